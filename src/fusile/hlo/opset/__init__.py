@@ -1,0 +1,1 @@
+"""The op set, by family. Importing this package fills `hlo.ir.OPS`."""
