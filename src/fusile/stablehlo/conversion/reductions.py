@@ -1,0 +1,57 @@
+"""Ops that combine elements with a computation: reductions, windows, sorts."""
+
+from __future__ import annotations
+
+from fusile.hlo.ir import Instruction
+from fusile.hlo.opset.window import Window
+from fusile.stablehlo.conversion.context import Context, converts
+
+
+@converts("stablehlo.reduce")
+def _reduce(context: Context) -> list[Instruction]:
+    dimensions = context.integers("dimensions")
+    result = context.add("reduce", context.operands, dimensions=dimensions, computation=context.region(0))
+    return context.parts(result, len(context.operands) // 2)
+
+
+def _window(context: Context) -> Window:
+    size = context.integers("window_dimensions")
+    ones = (1,) * len(size)
+    padding = context.integers("padding", (0, 0) * len(size))
+    return Window(
+        size=size,
+        stride=context.integers("window_strides", ones),
+        padding_low=padding[::2],
+        padding_high=padding[1::2],
+        base_dilation=context.integers("base_dilations", ones),
+        window_dilation=context.integers("window_dilations", ones),
+    )
+
+
+@converts("stablehlo.reduce_window")
+def _reduce_window(context: Context) -> list[Instruction]:
+    result = context.add("reduce-window", context.operands, window=_window(context), computation=context.region(0))
+    return context.parts(result, len(context.operands) // 2)
+
+
+@converts("stablehlo.select_and_scatter")
+def _select_and_scatter(context: Context) -> Instruction:
+    select, scatter = context.region(0), context.region(1)
+    return context.add("select-and-scatter", context.operands, window=_window(context), select=select, scatter=scatter)
+
+
+@converts("stablehlo.sort")
+def _sort(context: Context) -> list[Instruction]:
+    dimension = context.integer("dimension", -1)
+    if dimension < 0:
+        dimension += context.operands[0].array_shape.rank
+    stable = context.boolean("is_stable")
+    result = context.add("sort", context.operands, dimension=dimension, is_stable=stable, computation=context.region(0))
+    return context.parts(result, len(context.operands))
+
+
+@converts("chlo.top_k")
+def _top_k(context: Context) -> list[Instruction]:
+    if not context.boolean("largest", True):
+        raise context.unsupported("the smallest elements", "negate the operand")
+    return context.parts(context.add("topk", context.operands, k=context.integer("k")), 2)
