@@ -1,5 +1,5 @@
-"""StableHLO's pretty forms. Most are operands, words and `name = value` pairs in some order, which one reader takes; the
-others have a reader each. All give the generic form's attribute names."""
+"""StableHLO's pretty forms. Most are operands, words and `name = value` pairs in some order, which one reader takes;
+the others have a reader each. All give the generic form's attribute names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MLIR text -> tokens. A tensor type is one token, and so is a `dense<...>`, whose megabytes are never looked at one by one."""
+"""MLIR text -> tokens. A tensor type is one token, and so is a `dense<...>`, whose megabytes are never looked into."""
 
 from __future__ import annotations
 

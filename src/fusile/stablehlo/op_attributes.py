@@ -168,14 +168,19 @@ def _labels(letters: dict[int, str], spatial: Sequence[int]) -> str:
 
 
 def _dot(op: Any) -> dict[str, str]:
-    numbers = _record("dot", lhs_batching_dimensions=op.lhs_batch, rhs_batching_dimensions=op.rhs_batch,
-                      lhs_contracting_dimensions=op.lhs_contracting, rhs_contracting_dimensions=op.rhs_contracting)  # fmt: skip
+    numbers = _record(
+        "dot",
+        lhs_batching_dimensions=op.lhs_batch,
+        rhs_batching_dimensions=op.rhs_batch,
+        lhs_contracting_dimensions=op.lhs_contracting,
+        rhs_contracting_dimensions=op.rhs_contracting,
+    )
     return {"dot_dimension_numbers": numbers}
 
 
 def _gather(op: Any) -> dict[str, str]:
-    names = ("offset_dims", "collapsed_slice_dims", "operand_batching_dims", "start_indices_batching_dims", "start_index_map",
-             "index_vector_dim")  # fmt: skip
+    names = ("offset_dims", "collapsed_slice_dims", "operand_batching_dims", "start_indices_batching_dims",
+             "start_index_map", "index_vector_dim")  # fmt: skip
     return {
         "dimension_numbers": _record("gather", **{n: getattr(op, n) for n in names}),
         "slice_sizes": integers(op.slice_sizes),
@@ -268,7 +273,10 @@ WRITTEN: dict[str, tuple[str, Attributes]] = {
     "fft": ("fft", lambda op: {"fft_type": word("fft_type", op.kind), "fft_length": integers(op.length)}),
     "cholesky": ("cholesky", lambda op: {"lower": boolean(op.lower)}),
     "triangular-solve": ("triangular_solve", _triangular_solve),
-    "rng-bit-generator": ("rng_bit_generator", lambda op: {"rng_algorithm": word("rng_algorithm", op.algorithm)}),
+    "rng-bit-generator": (
+        "rng_bit_generator",
+        lambda op: {"rng_algorithm": word("rng_algorithm", op.algorithm.removeprefix("RNG_"))},
+    ),
 }
 """Name and attributes in the stablehlo dialect, by opcode; elementwise ops without attributes need no row."""
 

@@ -30,6 +30,10 @@ def print_module(module: Module) -> str:
     return "\n".join([f"module @{quoted(name)} {{", *printer.lines, "}"]) + "\n"
 
 
+_Region = tuple[Computation, list[list[str]] | None]
+"""A computation to write as a region, and the outer values that its parameters are; None for block arguments."""
+
+
 class _Printer:
     """Writes lines. A value is the list of its leaves' names, so tuples are never written."""
 
@@ -37,6 +41,7 @@ class _Printer:
         self.names = names
         self.lines: list[str] = []
         self.count = 0
+        self.indent = "    "
 
     def fresh(self) -> str:
         self.count += 1
@@ -60,8 +65,8 @@ class _Printer:
         visibility = "public" if module else "private"
         name = quoted(self.names[computation])
         self.lines.append(f"  func.func {visibility} @{name}({', '.join(arguments)}) -> ({results}) {{")
-        self._instructions(computation, values, "    ")
-        self._return("func.return", values[computation.root], leaves, "    ")
+        self._instructions(computation, values)
+        self._return("func.return", values[computation.root], leaves)
         self.lines.append("  }")
 
     def _arguments(self, parameters: Sequence[Instruction]) -> tuple[dict[Instruction, list[str]], list[str]]:
@@ -73,33 +78,35 @@ class _Printer:
             texts += [f"{name}: {mlir_type(shape)}" for name, shape in leaves]
         return values, texts
 
-    def _region(self, computation: Computation, outer: list[list[str]] | None, indent: str) -> None:
-        """One region; its parameters are block arguments, or the values in `outer`."""
+    def _region(self, region: _Region) -> None:
+        """The block's arguments, instructions and return, between braces."""
+        computation, outer = region
         self.lines.append("{")
         if outer is None:
             values, arguments = self._arguments(computation.parameters)
-            self.lines.append(f"{indent}^bb0({', '.join(arguments)}):")
+            self.lines.append(f"{self.indent}^bb0({', '.join(arguments)}):")
         else:
             values = dict(zip(computation.parameters, outer, strict=True))
-        self._instructions(computation, values, indent + "  ")
-        root = computation.root
-        self._return("stablehlo.return", values[root], root.shape.leaves(), indent + "  ")
-        self.lines.append(indent + "}")
+        self.indent += "  "
+        self._instructions(computation, values)
+        self._return("stablehlo.return", values[computation.root], computation.root.shape.leaves())
+        self.indent = self.indent[:-2]
+        self.lines.append(self.indent + "}")
 
-    def _return(self, name: str, values: Sequence[str], shapes: Sequence[Shape], indent: str) -> None:
+    def _return(self, name: str, values: Sequence[str], shapes: Sequence[Shape]) -> None:
         types = f" : {', '.join(map(mlir_type, shapes))}" if shapes else ""
-        self.lines.append(f"{indent}{name} {', '.join(values)}{types}".rstrip())
+        self.lines.append(f"{self.indent}{name} {', '.join(values)}{types}".rstrip())
 
     # Instructions
 
-    def _instructions(self, computation: Computation, values: dict[Instruction, list[str]], indent: str) -> None:
+    def _instructions(self, computation: Computation, values: dict[Instruction, list[str]]) -> None:
         for instruction in computation.post_order():
             if instruction not in values:
-                values[instruction] = self._instruction(instruction, values, indent)
+                values[instruction] = self._instruction(instruction, [values[o] for o in instruction.operands])
 
-    def _instruction(self, instruction: Instruction, values: dict[Instruction, list[str]], indent: str) -> list[str]:
-        operands = [values[o] for o in instruction.operands]
-        opcode = instruction.opcode
+    def _instruction(self, instruction: Instruction, operands: list[list[str]]) -> list[str]:
+        """The names of the leaves of its result."""
+        opcode, computations = instruction.opcode, instruction.op.computations()
         if opcode == "tuple":
             return [leaf for operand in operands for leaf in operand]
         if opcode == "copy":
@@ -107,42 +114,43 @@ class _Printer:
         if opcode == "get-tuple-element":
             return _element(instruction.operands[0].shape, operands[0], instruction.op.index)  # type: ignore[attr-defined]
         if opcode in ("call", "fusion"):
-            callee = quoted(self.names[instruction.op.computations()[0]])
-            return self._write(instruction, "func.call", {"callee": f"@{callee}"}, operands, indent, inner=[])
+            callee = {"callee": f"@{quoted(self.names[computations[0]])}"}
+            return self._write(instruction, "func.call", callee, operands, [])
         if opcode == "conditional":
-            return self._conditional(instruction, operands, indent)
-        if opcode == "while":
-            return self._write(instruction, "stablehlo.while", {}, operands, indent)
-        found = written(instruction)
+            # Branches use their operands from outside: StableHLO's take none.
+            is_if = instruction.operands[0].array_shape.element_type.is_predicate
+            regions: list[_Region] = [(c, operands[1:]) for c in computations]
+            return self._write(instruction, "stablehlo.if" if is_if else "stablehlo.case", {}, operands[:1], regions)
+        found = ("stablehlo.while", {}) if opcode == "while" else written(instruction)
         if found is None:
             raise UnsupportedOpError(f"StableHLO has no op {opcode}", source=instruction.source)
-        return self._write(instruction, *found, operands, indent)
+        return self._write(instruction, *found, operands, [(c, None) for c in computations])
 
-    def _conditional(self, instruction: Instruction, operands: list[list[str]], indent: str) -> list[str]:
-        """Branches use their operands from outside: StableHLO's take none."""
-        name = "stablehlo.if" if instruction.operands[0].array_shape.element_type.is_predicate else "stablehlo.case"
-        return self._write(instruction, name, {}, operands[:1], indent, captured=operands[1:])
-
-    def _write(self, instruction: Instruction, name: str, attributes: dict[str, str], operands: list[list[str]], indent: str,
-               inner: Sequence[Computation] | None = None, captured: list[list[str]] | None = None) -> list[str]:  # fmt: skip
+    def _write(
+        self,
+        instruction: Instruction,
+        name: str,
+        attributes: dict[str, str],
+        operands: list[list[str]],
+        regions: Sequence[_Region],
+    ) -> list[str]:
         leaves = instruction.shape.leaves()
         head = self.fresh()
         flat = ", ".join(leaf for operand in operands for leaf in operand)
         shapes = [leaf for o in instruction.operands[: len(operands)] for leaf in o.shape.leaves()]
         texts = ", ".join(f"{k} = {v}" for k, v in attributes.items())
         results = f"{head} = " if len(leaves) == 1 else f"{head}:{len(leaves)} = " if leaves else ""
-        self.lines.append(f'{indent}{results}"{name}"({flat})' + (f" <{{{texts}}}>" if texts else ""))
-        start = len(self.lines) - 1
-        computations = instruction.op.computations() if inner is None else inner
-        for number, computation in enumerate(computations):
+        start = len(self.lines)
+        self.lines.append(f'{self.indent}{results}"{name}"({flat})' + (f" <{{{texts}}}>" if texts else ""))
+        for number, region in enumerate(regions):
             self.lines.append(", " if number else " (")
-            self._region(computation, captured, indent)
+            self._region(region)
         types = f"({', '.join(map(mlir_type, shapes))}) -> ({', '.join(map(mlir_type, leaves))})"
-        self.lines.append(f"{')' if computations else ''} : {types}{_location(instruction.source)}")
-        self._join(start, indent)
+        self.lines.append(f"{')' if regions else ''} : {types}{_location(instruction.source)}")
+        self._join(start)
         return [head] if len(leaves) == 1 else [f"{head}#{i}" for i in range(len(leaves))]
 
-    def _join(self, start: int, indent: str) -> None:
+    def _join(self, start: int) -> None:
         """Joins the pieces of one operation into lines: what starts a region or follows it stays on the line before."""
         joined: list[str] = []
         for piece in self.lines[start:]:

@@ -12,7 +12,8 @@ from fusile.base.shape import AnyShape, Shape
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Dense:
-    """`dense<...> : tensor<...>`. `array` has the shape's dimensions; a splat's is a view of one element, however large."""
+    """`dense<...> : tensor<...>`. `array` has the shape's dimensions; a splat's is a view of one element, whatever its
+    size."""
 
     shape: Shape
     array: np.ndarray

@@ -1,7 +1,7 @@
 """HLO text: XLA's syntax, in and out.
 
-`print_module` and `parse_module` round-trip every op; dumps made by XLA read too (layouts that are row-major are dropped,
-sharding and backend configuration ignored, tuples of loops and branches spread out).
+`print_module` and `parse_module` round-trip every op. Dumps made by XLA read too: row-major layouts are dropped,
+sharding and backend configuration ignored, tuples of loops and branches spread out.
 """
 
 from fusile.hlo.text.parser import parse_module

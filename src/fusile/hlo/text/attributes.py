@@ -1,7 +1,7 @@
 """How each op's attributes are spelled in HLO text.
 
-An op's fields print as `field=value` by the field's type (`CODECS`). `SPELLINGS` holds what XLA spells differently: another
-name, several fields in one attribute, or a field that the result's shape already says (`FROM_SHAPE`).
+An op's fields print as `field=value` by the field's type (`CODECS`). `SPELLINGS` holds what XLA spells differently:
+another name, several fields in one attribute. `FROM_SHAPE` holds fields that the result's shape already says.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, Protocol
 
 from fusile.base.element_type import element_type
@@ -30,7 +29,7 @@ class Names(Protocol):
 
 @dataclass(frozen=True)
 class Codec:
-    """How values of one type are written and read. `missing` is what an attribute that is left out means, if anything."""
+    """How one type's values are written and read. `missing` gives the meaning of an attribute left out."""
 
     write: Callable[[Any, Names], str]
     read: Callable[[str, Names], Any]
@@ -149,6 +148,7 @@ FROM_SHAPE: dict[tuple[str, str], Callable[[AnyShape], Any]] = {
     ("custom-call", "result"): lambda shape: shape,
     ("broadcast", "dimensions"): lambda shape: shape.dimensions,  # type: ignore[union-attr]
     ("reshape", "dimensions"): lambda shape: shape.dimensions,  # type: ignore[union-attr]
+    ("rng-bit-generator", "result"): lambda shape: shape.shapes[1],  # type: ignore[union-attr]
     ("convert", "element_type"): lambda shape: shape.element_type,  # type: ignore[union-attr]
     ("bitcast-convert", "element_type"): lambda shape: shape.element_type,  # type: ignore[union-attr]
 }
@@ -228,10 +228,18 @@ SPELLINGS: dict[str, tuple[Attribute, ...]] = {
 }
 
 
-@cache
+_KNOWN: dict[str, tuple[Attribute, ...]] = {}
+
+
 def attributes_of(cls: type[Op]) -> tuple[Attribute, ...]:
     """The attributes of an op as text, in the order of its fields. The argument in parentheses (a constant's literal, a
     parameter's number) and what the result's shape says are not among them."""
+    if cls.opcode not in _KNOWN:
+        _KNOWN[cls.opcode] = _attributes(cls)
+    return _KNOWN[cls.opcode]
+
+
+def _attributes(cls: type[Op]) -> tuple[Attribute, ...]:
     special = {a.fields[0]: a for a in SPELLINGS.get(cls.opcode, ())}
     covered = {name for a in special.values() for name in a.fields}
     found: list[Attribute] = []
@@ -275,7 +283,8 @@ def write_attributes(op: Op, names: Names) -> list[str]:
 
 
 def read_attributes(opcode: str, texts: dict[str, str], shape: AnyShape, names: Names) -> dict[str, Any]:
-    """The fields of an op from its attributes' texts (each that is used is removed from `texts`) and the result's shape.
+    """The fields of an op from its attributes' texts (those used are removed from `texts`) and the result's shape.
+
     Raises ValueError for a missing or malformed attribute."""
     cls = OPS[opcode]
     fields = {field: get(shape) for (op, field), get in FROM_SHAPE.items() if op == opcode}

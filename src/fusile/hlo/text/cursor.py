@@ -131,7 +131,7 @@ class Cursor:
 
 
 def _layout(text: str | None, rank: int) -> tuple[int, ...] | None:
-    """Minor-to-major dimensions; None when row-major, which is what no layout means. Tiles and memory spaces are dropped."""
+    """Minor-to-major dimensions; None when row-major, as no layout means. Tiles and memory spaces are dropped."""
     if text is None:
         return None
     words = text[1:-1].split(":")[0].replace(" ", "").split(",")

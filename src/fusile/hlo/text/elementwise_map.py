@@ -25,8 +25,11 @@ def apply_map(target: Computation, scalar: Computation, operands: Sequence[Instr
         elif type(instruction.op).elementwise:
             new[instruction] = target.add(instruction.op, inputs, source=instruction.source)
         else:
-            raise UnsupportedOpError(f"map with a computation that holds {instruction.opcode}", source=instruction.source,
-                                     hint="only elementwise ops are supported in a map's computation")  # fmt: skip
+            raise UnsupportedOpError(
+                f"map with a computation that holds {instruction.opcode}",
+                source=instruction.source,
+                hint="only elementwise ops are supported in a map's computation",
+            )
     return new[scalar.root]
 
 

@@ -1,7 +1,7 @@
 """Constants in HLO text: `{{1, 2.5}, {nan, -inf}}`, exact for every element type.
 
-Literals of more than `HEX_FROM` elements are written as the hexadecimal of their little-endian bytes in quotes, which XLA
-does not read but which is a hundred times faster than decimal.
+Literals of more than `HEX_FROM` elements are written as the hexadecimal of their little-endian bytes in quotes: XLA
+does not read that, but decimal takes a hundred times longer.
 """
 
 from __future__ import annotations
@@ -61,20 +61,24 @@ def _bits(flat: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(flat).view(np.dtype(f"u{flat.dtype.itemsize}"))
 
 
+def _mantissa_bits(dtype: np.dtype) -> int:
+    return int(ml_dtypes.finfo(dtype).nmant)  # type: ignore[no-untyped-call]
+
+
 def _format_nan(one: np.ndarray) -> str:
     """`nan` for the default quiet NaN, else with its sign and the bits of its mantissa, as XLA writes them."""
     bits, plain = int(_bits(one)[0]), int(_bits(np.array([np.nan], one.dtype))[0])
     if bits == plain:
         return "nan"
-    mantissa = int(ml_dtypes.finfo(one.dtype).nmant)
+    mantissa = _mantissa_bits(one.dtype)
     sign = "-" if bits >> (one.dtype.itemsize * 8 - 1) else ""
     payload = bits & ((1 << mantissa) - 1)
     return f"{sign}nan" if payload == plain & ((1 << mantissa) - 1) else f"{sign}nan({payload:#x})"
 
 
 def parse_literal(text: str, shape: Shape, fail: Callable[[str, str], Exception]) -> np.ndarray:
-    """The array that `text` writes. Raises `fail(message, hint)` for text that is not a literal of this shape; allocates
-    no more than the text warrants."""
+    """The array that `text` writes; allocates no more than the text warrants. Raises `fail(message, hint)` for text
+    that is not a literal of this shape."""
     text = text.strip()
     if text.startswith('"0x'):
         return _parse_hex(text, shape, fail)
@@ -150,7 +154,7 @@ def _nan_bits(word: str, dtype: np.dtype) -> int:
     if match is None:
         raise ValueError(f"{word!r} is not a number")
     plain = int(_bits(np.array([np.nan], dtype))[0])
-    mantissa, width = int(ml_dtypes.finfo(dtype).nmant), dtype.itemsize * 8
+    mantissa, width = _mantissa_bits(dtype), dtype.itemsize * 8
     if match[2]:
         plain = (plain >> mantissa << mantissa) | (int(match[2], 16) & ((1 << mantissa) - 1))
     return plain | (1 << (width - 1)) if match[1] else plain

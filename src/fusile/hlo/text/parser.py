@@ -31,11 +31,12 @@ _METADATA = re.compile(r'(\w+)=("[^"\\]*(?:\\.[^"\\]*)*"|[^\s{}"]+)', re.DOTALL)
 _ALIAS = re.compile(r"\{\s*(\d*)\s*\}:\s*\((\d+),\s*\{\s*\}")
 _MAX_CALL_DEPTH = 100
 
-IGNORED = frozenset(
-    "sharding frontend_attributes backend_config operand_precision control-predecessors channel_id operand_layout_constraints "
-    "api_version output_to_operand_aliasing statistics origin algorithm result_accuracy original_value execution_thread "
-    "is_host_transfer parameter_replication use_global_device_ids constrain_layout called_computations largest".split()
-)
+IGNORED = frozenset({
+    "sharding", "frontend_attributes", "backend_config", "operand_precision", "control-predecessors", "channel_id",
+    "operand_layout_constraints", "api_version", "output_to_operand_aliasing", "statistics", "origin", "algorithm",
+    "result_accuracy", "original_value", "execution_thread", "is_host_transfer", "parameter_replication",
+    "use_global_device_ids", "constrain_layout", "called_computations", "largest",
+})  # fmt: skip
 """Attributes of XLA that do not change what an instruction computes."""
 
 

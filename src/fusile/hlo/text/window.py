@@ -1,4 +1,4 @@
-"""Windows and convolution dimensions in HLO text: `window={size=3x3 pad=1_1x1_1 stride=2x2}`, `dim_labels=b01f_01io->b01f`."""
+"""Windows and convolution dimensions in HLO text: `window={size=3x3 stride=2x2}`, `dim_labels=b01f_01io->b01f`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What XLA's HLO says differently from ours, turned into ours while parsing.
 
-XLA's loops and branches carry one value, a tuple when there are several, ours carry each leaf; XLA's fusions are calls to us,
-which fuses anew; a few ops are others here.
+XLA's loops and branches carry one value, a tuple when there are several; ours carry each leaf. XLA's fusions are read
+as calls, to be fused anew. A few ops have other names here.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ Adapter = Callable[[Foreign, Computation, Names], Instruction | None]
 
 
 def adapt(foreign: Foreign, target: Computation, names: Names) -> Instruction | None:
-    """Adds to `target` our form of an instruction that XLA says differently, and returns it; None when it says it as we do.
+    """Adds to `target` our form of an instruction that XLA says differently, and returns it; None if it needs none.
+
     Raises ValueError for malformed attributes."""
     adapter = ADAPTERS.get(foreign.opcode)
     return None if adapter is None else adapter(foreign, target, names)

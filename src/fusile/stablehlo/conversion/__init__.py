@@ -4,5 +4,7 @@ from fusile.stablehlo.conversion import contractions, control, dynamic, elementw
 from fusile.stablehlo.conversion.context import CONVERSIONS, Context, converts
 from fusile.stablehlo.conversion.program import Program
 
-__all__ = ["CONVERSIONS", "Context", "Program", "contractions", "control", "converts", "dynamic", "elementwise", "other",
-           "reductions", "shapes"]  # fmt: skip
+__all__ = [
+    "CONVERSIONS", "Context", "Program", "contractions", "control", "converts", "dynamic", "elementwise", "other",
+    "reductions", "shapes",
+]  # fmt: skip

@@ -57,9 +57,9 @@ def convolution(context: Context, operands: list[Instruction], padding: tuple[in
         window_dilation=context.integers("rhs_dilation", ones),
         reversal=tuple(map(bool, context.integers("window_reversal", (0,) * len(size)))),
     )
-    return context.add("convolution", operands, window=window, dimension_numbers=numbers,
-                       feature_group_count=context.integer("feature_group_count", 1),
-                       batch_group_count=context.integer("batch_group_count", 1), element_type=_result_type(context))  # fmt: skip
+    groups = {name: context.integer(name, 1) for name in ("feature_group_count", "batch_group_count")}
+    kind = _result_type(context)
+    return context.add("convolution", operands, window=window, dimension_numbers=numbers, **groups, element_type=kind)
 
 
 @converts("stablehlo.convolution")

@@ -8,6 +8,8 @@ from fusile.base.shape import TupleShape
 from fusile.hlo.ir import Instruction
 from fusile.stablehlo.attributes import to_json
 from fusile.stablehlo.conversion.context import Context, converts
+from fusile.stablehlo.conversion.lapack import LAPACK
+from fusile.stablehlo.syntax import Dense
 
 IDENTITIES = frozenset(
     {"Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "LayoutConstraint", "annotate_device_placement"}
@@ -20,6 +22,8 @@ def _custom_call(context: Context) -> list[Instruction]:
     target = str(context.attribute("call_target_name"))
     if target in IDENTITIES:
         return context.operands
+    if target in LAPACK:
+        return LAPACK[target](context)
     shapes = context.result_shapes()
     result = context.add("custom-call", context.operands, target=target,
                          result=shapes[0] if len(shapes) == 1 else TupleShape(tuple(shapes)), config=_config(context),
@@ -56,7 +60,8 @@ def _triangular_solve(context: Context) -> Instruction:
 
 @converts("stablehlo.rng_bit_generator")
 def _rng_bit_generator(context: Context) -> list[Instruction]:
-    result = context.add("rng-bit-generator", context.operands, algorithm=context.word("rng_algorithm"))
+    algorithm = "RNG_" + context.word("rng_algorithm")
+    result = context.add("rng-bit-generator", context.operands, algorithm=algorithm, result=context.result_shape(1))
     return context.parts(result, 2)
 
 
@@ -77,3 +82,15 @@ def _token(context: Context) -> Instruction:
 def _device_number(context: Context) -> Instruction:
     """Programs run on one device: it is number 0."""
     return context.constant(np.zeros((), np.uint32))
+
+
+@converts(
+    "stablehlo.all_reduce", "stablehlo.all_gather", "stablehlo.all_to_all", "stablehlo.reduce_scatter",
+    "stablehlo.collective_broadcast",
+)  # fmt: skip
+def _collective(context: Context) -> list[Instruction]:
+    """Among groups of one device, which is all we have, collectives change nothing."""
+    groups = context.attribute("replica_groups")
+    if not isinstance(groups, Dense) or groups.shape.rank != 2 or groups.shape.dimensions[1] != 1:
+        raise context.unsupported("communication between several devices", "lower the program for one device")
+    return context.operands

@@ -112,8 +112,10 @@ class Program:
         region = function.regions[0]
         for argument, shape, location in region.arguments:
             if not all(leaf.is_static for leaf in shape.leaves()):
-                raise UnsupportedOpError(f"function @{name} at line {self.line(function)} takes a tensor of unknown size {shape}",
-                                         hint="give the sizes, for example by lowering for concrete arguments")  # fmt: skip
+                raise UnsupportedOpError(
+                    f"function @{name} at line {self.line(function)} takes a tensor of unknown size {shape}",
+                    hint="give the sizes, for example by lowering for concrete arguments",
+                )
             scope.values[argument] = scope.computation.parameter(shape, argument.lstrip("%"), self.source(location))
         self._body(scope, region, tuple_root=False)
         return scope.computation
