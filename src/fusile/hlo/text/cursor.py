@@ -137,3 +137,10 @@ def _layout(text: str | None, rank: int) -> tuple[int, ...] | None:
     words = text[1:-1].split(":")[0].replace(" ", "").split(",")
     order = tuple(int(w) for w in words if w.isdecimal())
     return None if order == tuple(range(rank))[::-1] or sorted(order) != list(range(rank)) else order
+
+
+def plain(shape: AnyShape) -> AnyShape:
+    """The shape without layouts, which never change what is computed."""
+    if isinstance(shape, TupleShape):
+        return TupleShape(tuple(plain(s) for s in shape.shapes))
+    return shape if shape.layout is None else Shape(shape.element_type, shape.dimensions)

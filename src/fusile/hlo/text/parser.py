@@ -7,13 +7,13 @@ import re
 from dataclasses import dataclass, field
 
 from fusile.base.errors import FusileError, ParseError, UnsupportedOpError
-from fusile.base.shape import AnyShape, Shape, TupleShape
+from fusile.base.shape import AnyShape, Shape
 from fusile.base.source import Source
 from fusile.hlo import opset as _opset  # noqa: F401  the ops enter themselves in OPS
 from fusile.hlo.ir import OPS, Computation, Instruction, Literal, Module, Op
 from fusile.hlo.text import xla
 from fusile.hlo.text.attributes import RESULT_TYPED, read_attributes, unquote
-from fusile.hlo.text.cursor import Cursor
+from fusile.hlo.text.cursor import Cursor, plain
 from fusile.hlo.text.frames import read_stack_frames
 from fusile.hlo.text.literal import parse_literal
 
@@ -286,10 +286,3 @@ class _Parser:
         names = dict(_METADATA.findall(attributes.get("frontend_attributes", ""))).get("result_names", "")
         if names:
             module.result_names = [str(n) for n in json.loads(unquote(names))]
-
-
-def plain(shape: AnyShape) -> AnyShape:
-    """The shape without layouts, which never change what is computed."""
-    if isinstance(shape, TupleShape):
-        return TupleShape(tuple(plain(s) for s in shape.shapes))
-    return shape if shape.layout is None else Shape(shape.element_type, shape.dimensions)

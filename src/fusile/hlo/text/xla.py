@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fusile.base.errors import UnsupportedOpError
 from fusile.base.shape import AnyShape, Shape, TupleShape
 from fusile.base.source import Source
 from fusile.hlo.ir import OPS, Computation, Instruction, Literal, Op
 from fusile.hlo.text.attributes import Names, read_integer
+from fusile.hlo.text.cursor import plain
 from fusile.hlo.text.elementwise_map import apply_map
 
 
@@ -73,7 +73,7 @@ def regroup(target: Computation, leaves: list[Instruction], shape: AnyShape) -> 
 def spread(computation: Computation, shapes: Sequence[AnyShape], taken: int, tuple_root: bool) -> Computation:
     """A copy of a computation of one parameter that takes the leaves of all `shapes` instead, and uses those of
     `shapes[taken]`; with `tuple_root` it returns a flat tuple."""
-    if [p.shape for p in computation.parameters] != [shapes[taken]]:
+    if [plain(p.shape) for p in computation.parameters] != [plain(shapes[taken])]:
         raise ValueError(f"{computation.name} does not take one parameter of shape {shapes[taken]}")
     new = Computation(computation.name)
     groups = [[new.parameter(leaf) for leaf in shape.leaves()] for shape in shapes]
@@ -145,16 +145,32 @@ def _fusion(foreign: Foreign, target: Computation, names: Names) -> Instruction 
 
 
 def _bitcast(foreign: Foreign, target: Computation, _: Names) -> Instruction:
+    """The operand's bytes in memory read as another shape: to memory order, reshaped, and from memory order."""
     (operand,), shape = foreign.operands, foreign.shape
     before = operand.array_shape
-    if not isinstance(shape, Shape) or before.element_type != shape.element_type or before.elements != shape.elements:
-        raise ValueError(f"a bitcast of {operand.shape} to {shape} is no reshape")
-    if before.layout is not None or shape.layout is not None:
-        raise UnsupportedOpError("HLO op bitcast between layouts that are not row-major", source=foreign.source,
-                                 hint="dump the module before layout assignment")  # fmt: skip
-    return target.add(
-        _make("reshape", dimensions=shape.dimensions), [operand], name=foreign.name, source=foreign.source
-    )
+    if (
+        not isinstance(shape, Shape)
+        or before.element_type.bits != shape.element_type.bits
+        or before.elements != shape.elements
+    ):
+        raise ValueError(f"a bitcast of {operand.shape} to {shape}")
+    if before.element_type is not shape.element_type:
+        operand = target.add(_make("bitcast-convert", element_type=shape.element_type), [operand])
+    order, new_order = _major_to_minor(before), _major_to_minor(shape)
+    operand = _transposed(target, operand, order)
+    operand = target.add(_make("reshape", dimensions=tuple(shape.dimensions[d] for d in new_order)), [operand],
+                         name=foreign.name, source=foreign.source)  # fmt: skip
+    return _transposed(target, operand, tuple(new_order.index(d) for d in range(shape.rank)))
+
+
+def _major_to_minor(shape: Shape) -> tuple[int, ...]:
+    return tuple(range(shape.rank)) if shape.layout is None else shape.layout[::-1]
+
+
+def _transposed(target: Computation, operand: Instruction, permutation: tuple[int, ...]) -> Instruction:
+    if permutation == tuple(range(len(permutation))):
+        return operand
+    return target.add(_make("transpose", permutation=permutation), [operand])
 
 
 def _add_dependency(foreign: Foreign, target: Computation, _: Names) -> Instruction:
