@@ -1,0 +1,132 @@
+"""Converts a TensorFlow graph node by node; calls are converted in place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import fusile.tf.convert as _families  # noqa: F401  (fills the registry)
+from fusile.base.errors import UnsupportedOpError
+from fusile.base.source import Source
+from fusile.hlo.builder import Builder
+from fusile.hlo.interpreter import interpret
+from fusile.tf.context import Context
+from fusile.tf.node import Node
+from fusile.tf.registry import CONVERTERS, EFFECTS
+from fusile.tf.value import AnyValue, Value
+
+FOLD_LIMIT = 4096
+"""Nodes whose inputs are all known, of at most this many elements in all, are evaluated at compile time."""
+
+
+def called_graph(library: Any, name: str) -> Any:
+    """The FuncGraph of a function by name."""
+    function = library._get_function(name)
+    return function.graph
+
+
+def live_operations(graph: Any) -> list[Any]:
+    """The operations that the outputs and effects of a FuncGraph need, in an order of execution."""
+    needed: set[Any] = set()
+    stack = [t.op for t in graph.outputs] + list(graph.control_outputs)
+    while stack:
+        operation = stack.pop()
+        if operation in needed:
+            continue
+        needed.add(operation)
+        stack += [t.op for t in operation.inputs]
+        stack += operation.control_inputs
+    return [o for o in graph.get_operations() if o in needed]
+
+
+def check_supported(graph: Any) -> None:
+    """Raises UnsupportedOpError naming every op of the graph and of the functions it calls that has no converter."""
+    missing: list[Source] = []
+    seen: set[str] = set()
+    stack = [graph]
+    while stack:
+        current = stack.pop()
+        for operation in live_operations(current):
+            if operation.type not in CONVERTERS and operation.type != "Placeholder":
+                missing.append(Node(operation).source)
+            for name in called_functions(operation):
+                if name not in seen:
+                    seen.add(name)
+                    stack.append(called_graph(current, name))
+    if missing:
+        lines = "\n".join(f"  {source}" for source in missing)
+        kinds = ", ".join(sorted({s.op_type for s in missing}))
+        raise UnsupportedOpError(f"ops that can't be compiled yet: {kinds}\n{lines}", source=missing[0],
+                                 hint="keep these ops outside the compiled function, or add a converter (CONTRIBUTING.md)")  # fmt: skip
+
+
+def called_functions(operation: Any) -> list[str]:
+    """Names of the functions among an operation's attributes."""
+    if operation.type not in CALLERS:
+        return []
+    names = []
+    for attribute in CALLERS[operation.type]:
+        value = operation.get_attr(attribute)
+        names += [v.name for v in (value if isinstance(value, list) else [value])]
+    return names
+
+
+CALLERS: dict[str, tuple[str, ...]] = {
+    "PartitionedCall": ("f",),
+    "StatefulPartitionedCall": ("f",),
+    "While": ("cond", "body"),
+    "StatelessWhile": ("cond", "body"),
+    "If": ("then_branch", "else_branch"),
+    "StatelessIf": ("then_branch", "else_branch"),
+    "Case": ("branches",),
+    "StatelessCase": ("branches",),
+}
+"""Ops that call functions, and the attributes that name them."""
+
+
+def convert_graph(context: Context, graph: Any, inputs: list[AnyValue]) -> list[AnyValue]:
+    """Converts a FuncGraph on these inputs in `context`; gives its outputs."""
+    values: dict[int, AnyValue] = {id(t): v for t, v in zip(graph.inputs, inputs, strict=True)}
+    outside, context.library = context.library, graph
+    for operation in live_operations(graph):
+        if operation.type == "Placeholder":
+            continue
+        node = Node(operation)
+        outputs = convert_node(context, node, [values[id(t)] for t in operation.inputs])
+        for tensor, value in zip(operation.outputs, outputs, strict=True):
+            values[id(tensor)] = value
+    context.library = outside
+    return [values[id(t)] for t in graph.outputs]
+
+
+def convert_node(context: Context, node: Node, inputs: list[AnyValue]) -> list[AnyValue]:
+    """Converts one node, or evaluates it when all its inputs are known and small."""
+    context.node = node
+    convert = CONVERTERS[node.type]
+    if inputs and node.type not in EFFECTS and node.type not in CALLERS and _all_known(inputs):
+        return _fold(context, node, inputs)
+    with context.builder.at(node.source):
+        return context.wrap(convert(context, node, inputs))
+
+
+def _all_known(inputs: list[AnyValue]) -> bool:
+    known = all(isinstance(v, Value) and v.known is not None for v in inputs)
+    return known and sum(v.known.size for v in inputs) <= FOLD_LIMIT  # type: ignore[union-attr]
+
+
+def _fold(context: Context, node: Node, inputs: list[AnyValue]) -> list[AnyValue]:
+    """Converts the node into a computation of its own and interprets that: a node's meaning is stated once."""
+    inner = Context(Builder("fold"), context.library)
+    inner.node = node
+    results = inner.wrap(CONVERTERS[node.type](inner, node, [v.within(inner.builder) for v in inputs]))  # type: ignore[union-attr]
+    if not all(isinstance(r, Value) for r in results) or sum(r.shape.elements for r in results) > FOLD_LIMIT:  # type: ignore[union-attr]
+        with context.builder.at(node.source):
+            return context.wrap(CONVERTERS[node.type](context, node, inputs))
+    arrays: list[np.ndarray | None] = [r.known for r in results]  # type: ignore[union-attr]
+    computed = [r for r in results if r.known is None]  # type: ignore[union-attr]
+    if computed:
+        root = inner.builder.tuple([r.instruction for r in computed])  # type: ignore[union-attr]
+        found = iter(interpret(inner.builder.module(root), []))
+        arrays = [next(found) if a is None else a for a in arrays]
+    return [context.known(a) for a in arrays]

@@ -1,0 +1,85 @@
+"""What a TensorFlow tensor becomes while its graph is converted: an array, a variable's handle, or a list."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from fusile.base.element_type import ElementType, element_type
+from fusile.base.shape import Shape
+from fusile.hlo.builder import Builder
+from fusile.hlo.ir import Instruction
+
+
+class Value:
+    """An array. `known` holds it when it is known at compile time (shape arithmetic), and then the HLO constant is made
+    only when something asks for `instruction`."""
+
+    __slots__ = ("_builder", "_instruction", "known")
+
+    def __init__(
+        self, builder: Builder, instruction: Instruction | None = None, known: np.ndarray | None = None
+    ) -> None:
+        assert (instruction is None) != (known is None)
+        self._builder, self._instruction, self.known = builder, instruction, known
+
+    @property
+    def instruction(self) -> Instruction:
+        if self._instruction is None:
+            assert self.known is not None
+            self._instruction = self._builder.constant(self.known)
+        return self._instruction
+
+    @property
+    def shape(self) -> Shape:
+        if self.known is not None:
+            return Shape(element_type(self.known.dtype), self.known.shape)
+        assert self._instruction is not None
+        return self._instruction.array_shape
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        return self.shape.sizes
+
+    @property
+    def rank(self) -> int:
+        return self.shape.rank
+
+    @property
+    def element_type(self) -> ElementType:
+        return self.shape.element_type
+
+    def within(self, builder: Builder) -> Value:
+        """This known value for use in another computation."""
+        assert self.known is not None
+        return Value(builder, known=self.known)
+
+    def __repr__(self) -> str:
+        return f"Value({self.shape}{', known' if self.known is not None else ''})"
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """A variable's handle. `key` names the variable in `Context.variables`, which holds its current array."""
+
+    key: str
+    shape: Shape
+
+
+@dataclass(slots=True)
+class TensorList:
+    """A TensorList of at most `capacity` elements: a buffer [capacity, ...] and how many are in use.
+
+    TensorLists are immutable values: each op gives a new one. `buffer` is None until the elements' shape is known.
+    """
+
+    element_type: ElementType
+    capacity: int
+    element_shape: tuple[int, ...] | None
+    buffer: Value | None = None
+    length: Value | None = None
+    origin: list[TensorList] = field(default_factory=list)
+
+
+AnyValue = Value | Resource | TensorList | None
