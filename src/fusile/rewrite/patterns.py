@@ -1,7 +1,7 @@
 """Patterns over instructions, as data: op classes, operand patterns, capture names and predicates.
 
-``Pattern((Add,), (anything("x"), Pattern((Negate,), (anything("y"),))))`` matches `add(x, negate(y))` in either order of
-the operands, as Add is commutative. A name that stands twice must match the same instruction twice.
+``of(Add, anything("x"), of(Negate, anything("y")))`` matches `add(x, negate(y))` in either order of the operands, as
+Add is commutative. A name that stands twice must match the same instruction twice.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ def integers(why: str) -> FloatCondition:
 
 
 class Match:
-    """A matched rule: `m.root` is what is to be replaced, `m.x` what the pattern calls x; `add` writes new instructions."""
+    """A matched rule: `m.root` is what is to be replaced, `m.x` what the pattern calls x; `add` writes instructions."""
 
     def __init__(self, root: Instruction, captures: Captures) -> None:
         assert root.computation is not None
