@@ -96,6 +96,14 @@ class Apply(Expr):
     op: str
     arguments: tuple[Expr, ...]
     element_type: ElementType
+    _hash: int = field(init=False, compare=False, repr=False, default=0)
+    """Kept, since expressions are hashed often and share parts."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash((self.op, self.arguments, self.element_type.name)))
+
+    def __hash__(self) -> int:
+        return self._hash
 
 
 @dataclass(frozen=True, slots=True)
