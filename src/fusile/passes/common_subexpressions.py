@@ -103,7 +103,7 @@ def _raw(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def _share_computations(module: Module) -> None:
-    """Makes one computation of those that are alike, but for calls and control flow, whose computations have one caller."""
+    """Makes one computation of those that are alike. Those of calls and control flow stay, as they have one caller."""
     first: dict[Hashable, Computation] = {}
     alike: dict[Computation, Computation] = {}
     for computation in module.computations():
