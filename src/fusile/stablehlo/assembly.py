@@ -199,6 +199,8 @@ def _mesh(parser: Parser, operation: Operation) -> None:
     _symbol(parser)
     parser.expect("=")
     parser.skip_balanced()
+    if parser.peek() == "{":
+        parser.parse_dictionary()
 
 
 # Convolution

@@ -94,9 +94,9 @@ class _Parser:
             self._read_computation()
         for name in self.texts:
             self.computation(name)
-        entries = [t for t in self.texts.values() if t.is_entry] or list(self.texts.values())[-1:]
+        entries = [t for t in self.texts.values() if t.is_entry] or list(self.texts.values())
         if len(entries) != 1:
-            raise self.cursor.error(f"a module has one ENTRY computation, not {len(entries)}")
+            raise self.cursor.error(f"one computation must be marked ENTRY, not {sum(t.is_entry for t in entries)}")
         module = Module(head[1], self.computation(entries[0].name))
         self._finish(module, attributes)
         return module
@@ -139,6 +139,7 @@ class _Parser:
         shape = cursor.read_shape()
         opcode = cursor.take(_OPCODE)
         if opcode is None:
+            cursor.skip_blank()
             raise cursor.error(f"expected an opcode and '(', found {cursor.next_word()}")
         operands, argument = self._read_arguments(opcode[1])
         attributes = cursor.read_attributes()
