@@ -1,5 +1,5 @@
 """The only room that imports llvmlite: the host's description, and LLVM text to object code or assembly."""
 
-from fusile.llvm.compile import HostInfo, assembly, compile_many, compile_object, host
+from fusile.llvm.compile import HostInfo, assembly, compile_many, compile_object, host, optimized_text
 
-__all__ = ["HostInfo", "assembly", "compile_many", "compile_object", "host"]
+__all__ = ["HostInfo", "assembly", "compile_many", "compile_object", "host", "optimized_text"]

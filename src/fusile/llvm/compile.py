@@ -1,30 +1,21 @@
-"""LLVM text to machine code.
-
-llvmlite guards every call with one process-wide lock. LLVM itself needs only that a context stays with one thread at a
-time, and each compilation here has a context of its own, so the lock is taken off the four calls that take the time:
-two threads then compile two kernels at once.
-"""
+"""LLVM text to object code or assembly, on several threads at once."""
 
 from __future__ import annotations
 
-import contextlib
+import ctypes
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
-
-import llvmlite.binding as llvm
-from llvmlite.binding import ffi
 
 from fusile.base.errors import CompileError
-
-_LONG_CALLS = ("LLVMPY_ParseAssembly", "LLVMPY_VerifyModule", "LLVMPY_RunNewModulePassManager", "LLVMPY_TargetMachineEmitToMemory")
+from fusile.llvm.library import OwnedText, library
 
 
 @dataclass(frozen=True)
 class HostInfo:
-    """What code is made for: LLVM's triple, processor name and feature string."""
+    """What code is made for: LLVM's triple, processor name and feature string (`+avx2,-avx512f,...`)."""
 
     triple: str
     cpu: str
@@ -33,62 +24,40 @@ class HostInfo:
     def has(self, feature: str) -> bool:
         return f"+{feature}" in self.features.split(",")
 
-
-@functools.cache
-def _initialize() -> None:
-    llvm.initialize_all_targets()
-    llvm.initialize_all_asmprinters()
-    for name in _LONG_CALLS:
-        wrapper = getattr(ffi.lib, name)
-        wrapper._lock = contextlib.nullcontext()
+    @property
+    def architecture(self) -> str:
+        return self.triple.partition("-")[0]
 
 
 @functools.cache
 def host() -> HostInfo:
     """This machine."""
-    _initialize()
-    features = llvm.get_host_cpu_features()
-    return HostInfo(llvm.get_process_triple(), llvm.get_host_cpu_name(), features.flatten())
-
-
-def _target_machine(target: HostInfo, level: int) -> Any:
-    _initialize()
-    return llvm.Target.from_triple(target.triple).create_target_machine(
-        cpu=target.cpu, features=target.features, opt=level, reloc="pic", codemodel="small"
-    )
-
-
-def _optimized(text: str, machine: Any, target: HostInfo, level: int) -> Any:
-    try:
-        module = llvm.parse_assembly(text, context=llvm.create_context())
-        module.verify()
-    except RuntimeError as error:
-        raise CompileError(f"LLVM does not take the generated code: {error}", hint="this is a bug in Fusile; please report it") from error
-    module.triple = target.triple
-    module.data_layout = str(machine.target_data)
-    if level > 0:
-        options = llvm.create_pipeline_tuning_options(speed_level=level)
-        options.loop_vectorization = False
-        options.slp_vectorization = False
-        options.loop_unrolling = False
-        options.loop_interleaving = False
-        builder = llvm.create_pass_builder(machine, options)
-        builder.getModulePassManager().run(module, builder)
-    return module
+    llvm = library()
+    found = []
+    for function in (llvm.GetProcessTriple, llvm.GetHostCPUName, llvm.GetHostCPUFeatures):
+        with OwnedText() as text:
+            function(text.argument)
+            found.append(str(text))
+    triple, cpu, features = found
+    return HostInfo(triple, cpu, ",".join(sorted(features.split(","), key=lambda f: f[1:])))
 
 
 def compile_object(text: str, target: HostInfo | None = None, level: int = 2) -> bytes:
-    """The relocatable ELF object of LLVM text. Raises CompileError when LLVM rejects it."""
-    target = target or host()
-    machine = _target_machine(target, level)
-    return bytes(machine.emit_object(_optimized(text, machine, target, level)))
+    """The relocatable, position-independent ELF object of LLVM text. Raises CompileError when LLVM rejects the text."""
+    return _emit(text, target or host(), level, as_object=True)
 
 
 def assembly(text: str, target: HostInfo | None = None, level: int = 2) -> str:
     """The assembly of LLVM text."""
+    return _emit(text, target or host(), level, as_object=False).decode()
+
+
+def optimized_text(text: str, target: HostInfo | None = None, level: int = 2) -> str:
+    """LLVM text after LLVM's own passes."""
     target = target or host()
-    machine = _target_machine(target, level)
-    return str(machine.emit_assembly(_optimized(text, machine, target, level)))
+    with _machine(target, level) as machine, _optimized(text, machine, target, level) as module, OwnedText() as printed:
+        library().PrintModuleToString(module, printed.argument)
+        return str(printed)
 
 
 def compile_many(texts: Sequence[str], target: HostInfo | None = None, level: int = 2, threads: int = 1) -> list[bytes]:
@@ -96,5 +65,92 @@ def compile_many(texts: Sequence[str], target: HostInfo | None = None, level: in
     target = target or host()
     if threads <= 1 or len(texts) <= 1:
         return [compile_object(t, target, level) for t in texts]
+    library()
     with ThreadPoolExecutor(threads) as pool:
         return list(pool.map(lambda t: compile_object(t, target, level), texts))
+
+
+@contextmanager
+def _machine(target: HostInfo, level: int) -> Iterator[int]:
+    llvm = library()
+    with OwnedText() as error:
+        found = llvm.GetTargetFromTriple(target.triple.encode(), error.argument)
+        if not found:
+            raise CompileError(f"LLVM has no code generator for {target.triple}: {error}")
+    names = (target.triple.encode(), target.cpu.encode(), target.features.encode())
+    machine = llvm.CreateTargetMachine(found, *names, level, b"pic", b"small", 0, 0, b"")
+    if not machine:
+        raise CompileError(f"LLVM makes no code for {target.cpu} of {target.triple}")
+    try:
+        yield machine
+    finally:
+        llvm.DisposeTargetMachine(machine)
+
+
+@contextmanager
+def _parsed(text: str) -> Iterator[int]:
+    """A verified module in a context of its own."""
+    llvm = library()
+    context = llvm.ContextCreate()
+    module = None
+    try:
+        with OwnedText() as error:
+            module = llvm.ParseAssembly(context, text.encode(), error.argument)
+            if not module:
+                raise _rejected(str(error))
+        with OwnedText() as error:
+            if llvm.VerifyModule(module, error.argument):
+                raise _rejected(str(error))
+        yield module
+    finally:
+        if module:
+            llvm.DisposeModule(module)
+        llvm.ContextDispose(context)
+
+
+def _rejected(why: str) -> CompileError:
+    return CompileError(f"LLVM does not take the generated code: {why}", hint="a bug in Fusile; please report it")
+
+
+@contextmanager
+def _optimized(text: str, machine: int, target: HostInfo, level: int) -> Iterator[int]:
+    llvm = library()
+    with _parsed(text) as module:
+        data = llvm.CreateTargetMachineData(machine)
+        with OwnedText() as layout:
+            llvm.CopyStringRepOfTargetData(data, layout.argument)
+            llvm.SetDataLayout(module, str(layout).encode())
+        llvm.DisposeTargetData(data)
+        llvm.SetTarget(module, target.triple.encode())
+        if level > 0:
+            _run_passes(module, machine, level)
+        yield module
+
+
+def _run_passes(module: int, machine: int, level: int) -> None:
+    """LLVM's default pipeline without its vectorizers (kernels come vectorized) and unrolling only where asked for."""
+    llvm = library()
+    options = llvm.CreatePipelineTuningOptions()
+    for setting in ("LoopInterleaving", "LoopVectorization", "SLPVectorization", "LoopUnrolling"):
+        getattr(llvm, f"PTOSet{setting}")(options, False)
+    builder = llvm.CreatePassBuilder(machine, options)
+    passes = llvm.buildPerModuleDefaultPipeline(builder, level)
+    try:
+        llvm.RunNewModulePassManager(passes, module, builder)
+    finally:
+        llvm.DisposeNewModulePassManger(passes)
+        llvm.DisposePassBuilder(builder)
+        llvm.DisposePipelineTuningOptions(options)
+
+
+def _emit(text: str, target: HostInfo, level: int, as_object: bool) -> bytes:
+    llvm = library()
+    with _machine(target, level) as machine, _optimized(text, machine, target, level) as module:
+        with OwnedText() as error:
+            buffer = llvm.TargetMachineEmitToMemory(machine, module, int(as_object), error.argument)
+            if not buffer:
+                raise CompileError(f"LLVM could not write the code: {error}")
+        try:
+            return ctypes.string_at(llvm.GetBufferStart(buffer), llvm.GetBufferSize(buffer))
+        finally:
+            llvm.DisposeMemoryBuffer(buffer)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 from fusile.base.element_type import ElementType
@@ -9,7 +10,7 @@ from fusile.base.element_type import ElementType
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A processor core as the loop IR sees it. Sizes are in bytes; caches are those of one core (`l3_bytes` is shared)."""
+    """A processor core as the loop IR sees it. Sizes are in bytes; caches are one core's (`l3_bytes` is shared)."""
 
     vector_bytes: int = 32
     vector_registers: int = 16
@@ -17,8 +18,7 @@ class Machine:
     l2_bytes: int = 512 << 10
     l3_bytes: int = 16 << 20
     has_fma: bool = True
-    """Whether `fma` is one instruction. Without it expansions write multiply and add, and split products where the exact
-    product matters."""
+    """Whether `fma` is one instruction."""
     has_masks: bool = False
     """Whether vector loads, stores and arithmetic take a mask at no cost (AVX-512, SVE)."""
     native_float16: bool = False
@@ -29,6 +29,10 @@ class Machine:
     def lanes(self, element_type: ElementType) -> int:
         """Elements of one vector register; predicates count as bytes."""
         return max(1, self.vector_bytes // max(1, element_type.bytes))
+
+    def replace(self, **changes: int) -> Machine:
+        """A machine that differs in these fields."""
+        return dataclasses.replace(self, **changes)  # type: ignore[arg-type]
 
 
 SSE2 = Machine(vector_bytes=16, has_fma=False)
