@@ -32,7 +32,7 @@ def jit(
     """`function` compiled by Fusile; usable as a decorator, with options or without.
 
     Arguments and results are pytrees of arrays. Arguments at `static_argnums` are hashable Python values which the
-    program is compiled for; the buffers of those at `donate_argnums` may be reused for results. Each new signature (tree,
+    program is compiled for; buffers of those at `donate_argnums` may be reused for results. Each new signature (tree,
     shapes, element types, static values) is traced and compiled once. Under another JAX transformation (`grad`, `vmap`,
     `jit`) the function itself is traced.
     """
@@ -82,7 +82,7 @@ class Jitted:
             return self._function(*args, **kwargs)
         kinds = [jax.typeof(leaf) for leaf in leaves]
         static = tuple(args[i] for i in self._static_positions(len(args)))
-        key = (tree, tuple(kinds), static, bool(jax.config.read("jax_enable_x64")))
+        key = (tree, tuple(kinds), static, bool(jax.config.values["jax_enable_x64"]))
         executable, out_tree = self._executable(key, args, kwargs)
         results = executable(*map(_as_numpy, leaves, kinds))
         flat = list(results) if isinstance(results, tuple | list) else [results]

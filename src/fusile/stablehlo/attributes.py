@@ -6,12 +6,12 @@ import json
 import re
 from typing import Any
 
-from fusile.base.element_type import ElementType, element_type
 from fusile.base.errors import UnsupportedOpError
 from fusile.base.shape import TOKEN_SHAPE, AnyShape, Dimension, Shape, SymbolicDimension, TupleShape
 from fusile.stablehlo.dense import from_resource, parse_dense
 from fusile.stablehlo.lexer import Tokens
 from fusile.stablehlo.syntax import Dense, DialectAttribute, FunctionType, Location, OtherType, Symbol
+from fusile.stablehlo.types import mlir_element_type
 
 _TENSOR = re.compile(r"\s*((?:(?:\d+|\?)\s*x\s*)*)([A-Za-z]\w*(?:<\w+>)?)\s*(?:,.*)?", re.DOTALL)
 _INTEGER = re.compile(r"-?\d+")
@@ -19,19 +19,6 @@ _NUMBER = re.compile(r"-?\d[\d.]*(?:[eE][+-]?\d+)?")
 _WORD = re.compile(r"[A-Za-z_][\w$.]*")
 _RESOURCE = re.compile(r'([\w$.\-]+|"[^"]*")\s*:\s*"0x([0-9A-Fa-f]*)"')
 _MAX_DEPTH = 64
-
-_ELEMENT_TYPES = {"i1": "pred", "complex<f32>": "c64", "complex<f64>": "c128", "index": "s64"}
-
-
-def mlir_element_type(text: str) -> ElementType:
-    """The element type of MLIR's name: `i32`, `ui8`, `bf16`, `complex<f32>`, `f8E4M3FN`. Raises TypeError."""
-    if text in _ELEMENT_TYPES:
-        return element_type(_ELEMENT_TYPES[text])
-    if found := re.fullmatch(r"(u|s)?i(\d+)", text):
-        return element_type(("u" if found[1] == "u" else "s") + found[2])
-    if re.fullmatch(r"b?f\d\w*", text):
-        return element_type(text.lower())
-    raise TypeError(f"no element type is {text}")
 
 
 class AttributeParser(Tokens):
@@ -50,10 +37,10 @@ class AttributeParser(Tokens):
         """A type: a Shape or TupleShape where our values can have it, else FunctionType or OtherType."""
         token = self.peek()
         if token.startswith("tensor<"):
-            self.index += 1
             known = self._types.get(token)
             if known is None:
                 known = self._types[token] = self._tensor(token)
+            self.index += 1
             return known
         if token == "!stablehlo.token":
             self.index += 1

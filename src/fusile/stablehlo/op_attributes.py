@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from fusile.base.element_type import ElementType, Kind, element_type
-from fusile.base.shape import AnyShape, Shape
+from fusile.base.element_type import ElementType, element_type
+from fusile.base.shape import Shape
 from fusile.hlo.ir import Instruction
 from fusile.hlo.opset.window import ConvolutionDimensions, Window
 from fusile.hlo.text.literal import format_elements
+from fusile.stablehlo.types import mlir_type
 
 CHLO = frozenset({
     "erf", "erfc", "erf-inv", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "lgamma", "digamma",
@@ -21,26 +22,6 @@ CHLO = frozenset({
 """Elementwise ops that StableHLO has in its client dialect only."""
 
 _HEX_FROM = 64
-
-
-def mlir_type(shape: AnyShape) -> str:
-    """`tensor<2x3xf32>`."""
-    if not isinstance(shape, Shape):
-        return f"tuple<{', '.join(map(mlir_type, shape.shapes))}>"
-    if shape.is_token:
-        return "!stablehlo.token"
-    sizes = (str(d) if isinstance(d, int) else "?" for d in shape.dimensions)
-    return f"tensor<{'x'.join((*sizes, mlir_element_name(shape.element_type)))}>"
-
-
-def mlir_element_name(kind: ElementType) -> str:
-    if kind.kind is Kind.PREDICATE:
-        return "i1"
-    if kind.kind is Kind.COMPLEX:
-        return f"complex<{kind.real.name}>"
-    if kind.kind is Kind.FLOAT:
-        return kind.name if kind.bits >= 16 else "f" + kind.name[1:].upper()
-    return kind.name.replace("u", "ui").replace("s", "i")
 
 
 def quoted(text: str) -> str:

@@ -9,7 +9,8 @@ from fusile.base.shape import AnyShape, Shape, TupleShape
 from fusile.base.source import Source
 from fusile.hlo.ir import Computation, Instruction, Module
 from fusile.hlo.text.printer import unique_names
-from fusile.stablehlo.op_attributes import mlir_type, quoted, written
+from fusile.stablehlo.op_attributes import quoted, written
+from fusile.stablehlo.types import mlir_type
 
 
 def print_module(module: Module) -> str:

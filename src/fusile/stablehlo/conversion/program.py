@@ -24,7 +24,7 @@ class Program:
 
     def __init__(self, parser: Parser, functions: Sequence[Operation]) -> None:
         self.parser = parser
-        self.functions = {str(f.attributes.get("sym_name")): f for f in functions if f.name == "func.func"}
+        self.functions = {_name(f): f for f in functions if f.name == "func.func"}
         self.computations: dict[str, Computation] = {}
         self._sources: dict[Location, Source | None] = {}
         self._free: dict[int, tuple[Region, list[str]]] = {}
@@ -66,13 +66,13 @@ class Program:
 
     def convert(self) -> Module:
         """The module whose entry is the function `main`, or the only one."""
-        entry = self.functions.get("main") or next(iter(self.functions.values()), None)
-        if entry is None:
+        if not self.functions:
             raise self.parser.error("the text holds no function", "a program is func.func @main(...) { ... }")
-        for name in self._callees_first(str(entry.attributes["sym_name"])):
+        entry = "main" if "main" in self.functions else next(iter(self.functions))
+        for name in self._callees_first(entry):
             self.computations[name] = self._function(self.functions[name])
-        module = Module(self.parser.program_name or "module", self.computations[str(entry.attributes["sym_name"])])
-        self._describe(module, entry)
+        module = Module(self.parser.program_name or "module", self.computations[entry])
+        self._describe(module, self.functions[entry])
         return module
 
     def _callees_first(self, entry: str) -> list[str]:
@@ -105,7 +105,7 @@ class Program:
         return found
 
     def _function(self, function: Operation) -> Computation:
-        name = str(function.attributes["sym_name"])
+        name = _name(function)
         if not function.regions:
             raise self.error(f"function @{name} has no body", function)
         scope = Scope(Computation(name))
@@ -208,6 +208,10 @@ class Program:
         written = types[number] if number < len(types) else None
         if isinstance(written, Shape) and written.is_static and shape != written:
             raise context.error(f"result {number} is {shape}, the text says {written}")
+
+
+def _name(function: Operation) -> str:
+    return symbol_name(function.attributes.get("sym_name", ""))
 
 
 def _generic_conversion(name: str) -> str:
