@@ -30,12 +30,12 @@ def constant_array(instruction: Instruction) -> np.ndarray[Any, Any] | None:
 
 
 def splat(instruction: Instruction) -> Any:
-    """The one value (a NumPy scalar) of all elements of a scalar constant or a broadcast of one, else None."""
+    """The one value (a NumPy scalar) of a constant of one element or a broadcast of one, else None."""
     op = instruction.op
     if isinstance(op, Broadcast):
         op = instruction.operands[0].op
-    if isinstance(op, Constant) and op.literal.array.ndim == 0:
-        return op.literal.array[()]
+    if isinstance(op, Constant) and op.literal.array.size == 1:
+        return op.literal.array.reshape(())[()]
     return None
 
 

@@ -1,0 +1,1 @@
+"""The rules of algebraic simplification, a table a family of ops. The law they keep is in docs/rules.md."""
