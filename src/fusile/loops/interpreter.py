@@ -1,7 +1,8 @@
 """What a kernel means: each statement run on NumPy scalars, loops one iteration after the other.
 
 VECTOR, UNROLLED, PIPELINED and PARALLEL loops run serially; only the active lanes of a VECTOR loop run. Both arms of a
-`select` are evaluated, so that an index out of bounds in either is found. REGISTER buffers allocated inside a VECTOR loop are one for each lane because each iteration allocates its own.
+`select` are evaluated, so that an index out of bounds in either is found. REGISTER buffers allocated inside a VECTOR
+loop are one for each lane because each iteration allocates its own.
 
 One difference to machine code is allowed: where a reduction over lanes meets one cell, machine code joins the lanes by
 halves first (`Accumulate`), which rounds differently.

@@ -26,7 +26,8 @@ from fusile.loops.ir import (
 )
 
 _SYMBOLS = {
-    "add": ("+", 4), "subtract": ("-", 4), "multiply": ("*", 5), "divide": ("/", 5), "floor_divide": ("//", 5), "modulo": ("%", 5),
+    "add": ("+", 4), "subtract": ("-", 4), "multiply": ("*", 5), "divide": ("/", 5), "floor_divide": ("//", 5),
+    "modulo": ("%", 5),
     "eq": ("==", 3), "ne": ("!=", 3), "lt": ("<", 3), "le": ("<=", 3), "gt": (">", 3), "ge": (">=", 3), "and": ("&", 2),
     "xor": ("^", 1), "or": ("|", 1),
 }  # fmt: skip
@@ -125,4 +126,5 @@ def _expr(e: Expr, around: int) -> str:
         text = f"{_expr(e.arguments[0], tightness)} {symbol} {_expr(e.arguments[1], tightness + 1)}"
         return f"({text})" if tightness < around else text
     arguments = ", ".join(_expr(a, 0) for a in e.arguments)
-    return f"{e.element_type if e.op in ('convert', 'bitcast') else e.op}{'.bits' if e.op == 'bitcast' else ''}({arguments})"
+    name = {"convert": repr(e.element_type), "bitcast": f"{e.element_type}.bits"}.get(e.op, e.op)
+    return f"{name}({arguments})"
