@@ -20,18 +20,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from fusile.base.element_type import F32, S64, ElementType
 from fusile.hlo.ir import Instruction
 from fusile.hlo.opset.contraction import Convolution, Dot
+from fusile.hlo.opset.shape import Reshape, Transpose
 from fusile.loops.ir import (
-    Accumulate,
     Alloc,
     Apply,
     Body,
     Buffer,
-    Combiner,
     Const,
     Expr,
     For,
@@ -47,11 +45,11 @@ from fusile.loops.ir import (
     compare,
     const,
 )
-from fusile.loops.lowering.contraction_shape import ContractionShape, add, contraction_shape, delinearize, floor_divide, modulo, multiply
-from fusile.loops.machine import Machine
+from fusile.loops.lowering.block import Block
+from fusile.loops.lowering.contraction_shape import contraction_shape
 from fusile.loops.lowering.contraction_tile import Tile, choose_tile
-from fusile.loops.lowering.elemental import Elemental
-from fusile.loops.lowering.epilogue import forward_indices, heavy
+from fusile.loops.lowering.elemental import Elemental, reshaped, transcendental
+from fusile.loops.machine import Machine
 
 Columns = Sequence[tuple[int, int]]
 """The vectors of a tile: (offset of the first column, live lanes), a vector each."""
@@ -59,6 +57,11 @@ Columns = Sequence[tuple[int, int]]
 
 def lower_contraction(fusion: Instruction, name: str, machine: Machine) -> Kernel:
     """The kernel of a fusion around one Dot or Convolution. Operands and results as in `lower_fusion`."""
+    from fusile.loops.lowering.rows import lower_rows
+
+    hero = hero_of(fusion)
+    if hero.array_shape.element_type.is_complex or hero.array_shape.element_type.bits < 8 or not hero.array_shape.elements:
+        return lower_rows(fusion, name, machine)
     writer = _Writer(fusion, machine)
     return writer.elemental.kernel(name, writer.phase())
 
@@ -81,25 +84,25 @@ class _Writer:
     def __init__(self, fusion: Instruction, machine: Machine) -> None:
         self.machine = machine
         self.elemental = Elemental(fusion, machine)
+        self.math = self.elemental.math
         self.hero = hero_of(fusion)
         self.shape = contraction_shape(self.hero)
         self.type = accumulator_type(self.hero)
         self.tile = self._choose_tile()
-        self.names = 0
+        self.heavy = any(transcendental(i) for i in self.elemental.computation.instructions)
 
     def _choose_tile(self) -> Tile:
         shape = self.shape
-        probe = Var("probe")
+        probe = self.math.bound(Var("probe"), shape.column_count)
         batch, row = [const(0)] * len(shape.batch), [const(0)] * len(shape.rows)
         depth = [const(0)] * len(shape.depth)
-        columns = delinearize(probe, shape.columns)
+        columns = self.math.unflatten(probe, shape.columns)
         varies = shape.lhs(batch, row, columns, depth) != shape.lhs(batch, row, [const(0)] * len(columns), depth)
         return choose_tile(self.machine, self.type, math.prod(shape.batch), shape.row_count, shape.column_count,
                            shape.depth_count, varies)  # fmt: skip
 
     def fresh(self, name: str, element_type: ElementType = S64) -> Var:
-        self.names += 1
-        return Var(f"{name}{self.names}", element_type)
+        return self.elemental.names.var(name, element_type)
 
     # -- blocks -------------------------------------------------------------------------------------------------------
 
@@ -109,12 +112,12 @@ class _Writer:
         row_tiles, column_tiles = -(-shape.row_count // tile.rows), -(-shape.column_count // tile.columns)
         row_blocks, column_blocks = -(-row_tiles // tile.block_rows), -(-column_tiles // tile.block_columns)
         batch = math.prod(shape.batch)
-        task = self.fresh("task")
-        batch_index, row_block, column_block = delinearize(task, (batch, row_blocks, column_blocks))
+        task = self.math.bound(self.fresh("task"), batch * row_blocks * column_blocks)
+        batch_index, row_block, column_block = self.math.unflatten(task, (batch, row_blocks, column_blocks))
         body: list[Stmt] = []
         row_block, column_block = self._let(body, "rows", row_block), self._let(body, "columns", column_block)
         batch_index = self._let(body, "batch", batch_index) if batch > 1 else const(0)
-        coordinates = delinearize(batch_index, shape.batch)
+        coordinates = self.math.unflatten(batch_index, shape.batch)
         body += self._row_tiles(coordinates, row_block, column_block)
         return For(task, const(batch * row_blocks * column_blocks), tuple(body), LoopKind.PARALLEL)
 
@@ -140,17 +143,17 @@ class _Writer:
                body: Callable[[Expr, int], Body]) -> Body:  # fmt: skip
         """Loops over the tiles of one block of a dimension: `full` tiles of `size` and one of `rest` in all of them."""
         statements: list[Stmt] = []
-        first = multiply(block_index, block)
+        first = self.math.scale(block_index, block)
         if full:
-            index = self.fresh(name)
+            index = self.math.bound(self.fresh(name), block)
             count: Expr = const(block)
             if full % block:
-                left = Apply("subtract", (const(full), first), S64)
+                left = self.math.subtract(const(full), first)
                 count = Apply("minimum", (count, left), S64)
             elif full == block:
                 first = const(0)
-            inner = body(multiply(add(first, index), size), size)
-            statements.append(For(index, count, inner) if count != const(1) else For(index, const(1), inner))
+            inner = body(self.math.scale(self.math.add(first, index), size), size)
+            statements.append(For(index, count, inner))
         if rest:
             inside = compare("eq", block_index, const(full // block))
             only = full // block == 0
@@ -165,7 +168,7 @@ class _Writer:
         body: list[Stmt] = [Alloc(accumulator)]
         row_base = self._let(body, "row", first_row)
         column_base = self._let(body, "column", first_column)
-        row_coordinates = [self._rows_at(body, add(row_base, const(i))) for i in range(rows)]
+        row_coordinates = [self._rows_at(body, self.math.add(row_base, const(i))) for i in range(rows)]
         zero = Const(0.0 if self.type.is_float else 0, self.type)
         body += [self._vector(live, lambda lane, i=i, v=v: (Store(accumulator, (const(i), const(v), lane), zero),), full=True)
                  for i in range(rows) for v, (_, live) in enumerate(vectors)]  # fmt: skip
@@ -175,16 +178,16 @@ class _Writer:
 
     def _rows_at(self, body: list[Stmt], flat: Expr) -> tuple[Expr, ...]:
         """A row's coordinates, named, so that divisions happen once a tile and not once a load."""
-        coordinates = delinearize(flat, self.shape.rows)
+        coordinates = self.math.unflatten(flat, self.shape.rows)
         return tuple(self._let(body, "m", c) for c in coordinates)
 
     def _depth_loops(self, batch: Sequence[Expr], rows: Sequence[tuple[Expr, ...]], column_base: Expr, vectors: Columns,
                      accumulator: Buffer) -> Body:  # fmt: skip
-        depth = [self.fresh("k") for _ in self.shape.depth]
+        depth = [self.math.bound(self.fresh("k"), size) for size in self.shape.depth]
         coordinates = [const(0) if size == 1 else k for k, size in zip(depth, self.shape.depth, strict=True)]
         body: Body = tuple(
             self._vector(live, lambda lane, v=v, offset=offset: self._multiply_add(
-                batch, rows, add(add(column_base, const(offset)), lane), coordinates, accumulator, v, lane))
+                batch, rows, self.math.add(self.math.add(column_base, const(offset)), lane), coordinates, accumulator, v, lane))
             for v, (offset, live) in enumerate(vectors)
         )  # fmt: skip
         loops = [(k, size) for k, size in zip(depth, self.shape.depth, strict=True) if size > 1]
@@ -196,7 +199,7 @@ class _Writer:
     def _multiply_add(self, batch: Sequence[Expr], rows: Sequence[tuple[Expr, ...]], column: Expr, depth: Sequence[Expr],
                       accumulator: Buffer, vector: int, lane: Var) -> Body:  # fmt: skip
         """One vector of the right-hand side times one element (or vector) of each row."""
-        columns = delinearize(column, self.shape.columns)
+        columns = self.math.unflatten(column, self.shape.columns)
         block = self.elemental.block()
         rhs = self._operand(1, self.shape.rhs(batch, (), columns, depth), block)
         right = block.let(rhs, "b")
@@ -206,7 +209,7 @@ class _Writer:
             block.emit(Store(accumulator, cell, self._fused(lhs, right, Load(accumulator, cell))))
         return block.body()
 
-    def _operand(self, number: int, indices: tuple[Expr, ...], block: object) -> Expr:
+    def _operand(self, number: int, indices: tuple[Expr, ...], block: Block) -> Expr:
         value = self.elemental.value(self.hero.operands[number], indices, block)
         return value if value.element_type is self.type else Apply("convert", (value,), self.type)
 
@@ -216,7 +219,7 @@ class _Writer:
         return Apply("add", (Apply("multiply", (a, b), self.type), c), self.type)
 
     def _vector(self, live: int, body: Callable[[Var], Body], full: bool = False) -> For:
-        lane = self.fresh("lane")
+        lane = self.math.bound(self.fresh("lane"), self.tile.lanes)
         masked = live < self.tile.lanes and not full
         return For(lane, const(self.tile.lanes), body(lane), LoopKind.VECTOR, const(live) if masked else None)
 
@@ -226,21 +229,21 @@ class _Writer:
                   accumulator: Buffer) -> Body:  # fmt: skip
         """Light epilogues are written out over the registers; heavy ones (exp, erf, ...) loop over a copy in L1, so that
         their code exists once a vector instead of once an accumulator."""
-        if not heavy(self.elemental) or len(rows) == 1:
+        if not self.heavy or len(rows) == 1:
             return tuple(
                 self._vector(live, lambda lane, i=i, v=v, offset=offset: self._results(
-                    batch, rows[i], add(add(column_base, const(offset)), lane), Load(accumulator, (const(i), const(v), lane))))
+                    batch, rows[i], self.math.add(self.math.add(column_base, const(offset)), lane), Load(accumulator, (const(i), const(v), lane))))
                 for i in range(len(rows)) for v, (offset, live) in enumerate(vectors)
             )  # fmt: skip
         copy = Buffer(self.fresh("tile").name, self.type, accumulator.dimensions, Space.SCRATCH)
         body: list[Stmt] = [Alloc(copy)]
         body += [self._vector(live, lambda lane, i=i, v=v: (Store(copy, (const(i), const(v), lane), Load(accumulator, (const(i), const(v), lane))),), full=True)
                  for i in range(len(rows)) for v, (_, live) in enumerate(vectors)]  # fmt: skip
-        index = self.fresh("i")
+        index = self.math.bound(self.fresh("i"), len(rows))
         inner: list[Stmt] = []
-        row = self._rows_at(inner, add(row_base, index))
+        row = self._rows_at(inner, self.math.add(row_base, index))
         inner += [self._vector(live, lambda lane, v=v, offset=offset: self._results(
-            batch, row, add(add(column_base, const(offset)), lane), Load(copy, (index, const(v), lane))))
+            batch, row, self.math.add(self.math.add(column_base, const(offset)), lane), Load(copy, (index, const(v), lane))))
             for v, (offset, live) in enumerate(vectors)]  # fmt: skip
         body.append(For(index, const(len(rows)), tuple(inner)))
         return tuple(body)
@@ -248,20 +251,48 @@ class _Writer:
     def _results(self, batch: Sequence[Expr], row: Sequence[Expr], column: Expr, total: Expr) -> Body:
         """Applies the epilogue to one element of the contraction and stores every result."""
         block = self.elemental.block()
-        columns = delinearize(column, self.shape.columns)
+        columns = self.math.unflatten(column, self.shape.columns)
         indices = self.shape.output(batch, row, columns, ())
         hero_type = self.hero.array_shape.element_type
         value = total if hero_type is self.type else Apply("convert", (total,), hero_type)
         named = block.let(value, "total")
         self.elemental.override(self.hero, named)
         for root, buffer in self.elemental.results:
-            place = forward_indices(self.hero, root, indices)
-            block.emit(Store(buffer, place, self.elemental.value(root, place, block)))
+            place = self._indices_of(root, indices)
+            self.elemental.store(buffer, root, place, self.elemental.value(root, place, block), block)
         return block.body()
 
     def _let(self, body: list[Stmt], name: str, value: Expr) -> Expr:
         if isinstance(value, Const | Var):
             return value
         var = self.fresh(name)
+        low, high = self.math.range_of(value)
+        self.math.ranges[var.name] = (low, high)
         body.append(Let(var, value))
         return var
+
+    def _indices_of(self, root: Instruction, indices: Sequence[Expr]) -> tuple[Expr, ...]:
+        """Where `root` has the hero's element, through the epilogue's reshapes and transposes."""
+        place = tuple(indices)
+        for user in self._way_to(root):
+            if isinstance(user.op, Reshape):
+                place = reshaped(self.math, place, user.operands[0].array_shape.sizes, user.array_shape.sizes)
+            elif isinstance(user.op, Transpose):
+                place = tuple(place[p] for p in user.op.permutation)
+        return place
+
+    def _way_to(self, root: Instruction) -> list[Instruction]:
+        """Instructions from the hero (left out) to the root, along one path of uses."""
+        came_from: dict[Instruction, Instruction] = {}
+        stack = [self.hero]
+        while stack:
+            i = stack.pop()
+            for user in i.users:
+                if user not in came_from:
+                    came_from[user] = i
+                    stack.append(user)
+        way = []
+        while root is not self.hero:
+            way.append(root)
+            root = came_from[root]
+        return way[::-1]

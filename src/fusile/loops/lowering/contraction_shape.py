@@ -12,10 +12,10 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from fusile.base.element_type import S64
 from fusile.hlo.ir import Instruction
 from fusile.hlo.opset.contraction import Convolution, Dot
 from fusile.loops.ir import Apply, Const, Expr, const
-from fusile.base.element_type import S64
 
 Coordinates = Sequence[Expr]
 IndexMap = Callable[[Coordinates, Coordinates, Coordinates, Coordinates], tuple[Expr, ...]]
@@ -146,16 +146,3 @@ def multiply(a: Expr, factor: int) -> Expr:
 
 def floor_divide(a: Expr, divisor: int) -> Expr:
     return a if divisor == 1 else Apply("floor_divide", (a, const(divisor)), S64)
-
-
-def modulo(a: Expr, divisor: int) -> Expr:
-    return const(0) if divisor == 1 else Apply("modulo", (a, const(divisor)), S64)
-
-
-def delinearize(flat: Expr, sizes: Sequence[int]) -> tuple[Expr, ...]:
-    """The coordinates of a flat row-major index; the outermost needs no modulo."""
-    coordinates: list[Expr] = []
-    for i in range(len(sizes) - 1, 0, -1):
-        coordinates.append(modulo(flat, sizes[i]))
-        flat = floor_divide(flat, sizes[i])
-    return (flat, *reversed(coordinates)) if sizes else ()

@@ -394,6 +394,10 @@ class _PhaseEmitter(ScalarEmitter):
             raise CompileError(f"all lanes store to one element of {buffer.name}")
         value = self._to_memory(self.splat(value, count))
         vector = typed(base, count)
+        if mask is not None and stride == 1 and buffer.space is Space.REGISTER and count > 1:
+            old = self.define(f"load {vector}, ptr {pointer}, align {align}")
+            value = replace(value, text=self.define(f"select <{count} x i1> {mask}, {vector} {value.text}, {vector} {old}"))
+            mask = None
         if count == 1 and mask is not None:
             self._store_if(mask, f"store {base} {value.text}, ptr {pointer}, align {align}")
         elif stride in (0, 1) and mask is None:
