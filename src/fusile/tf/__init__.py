@@ -1,0 +1,5 @@
+"""The TensorFlow front end: `jit` compiles functions, `compile` whole models with frozen weights."""
+
+from fusile.tf.jit import CompiledFunction, Lowered, jit
+
+__all__ = ["CompiledFunction", "Lowered", "jit"]

@@ -1,0 +1,196 @@
+"""`fusile.tf.jit`: a Python function on tensors, compiled once per signature of its arguments."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.eager import record
+from tensorflow.python.framework.ops import EagerTensor
+
+from fusile.base.settings import Settings
+from fusile.hlo.interpreter import interpret
+from fusile.hlo.ir import Module
+from fusile.tf.gradient import record_gradient
+from fusile.tf.lower import Lowering, lower
+from fusile.tf.signature import as_numpy, describe
+from fusile.tf.trace import Trace, trace
+from fusile.tf.variables import VariableReader, VariableWriter
+
+MOST_SIGNATURES = 256
+"""A compiled function keeps this many executables; the least recently used goes first."""
+
+
+class Options:
+    """How a function is compiled: see `jit`."""
+
+    __slots__ = ("freeze", "settings", "target")
+
+    def __init__(self, freeze: bool, numerics: str, threads: int | None, target: str) -> None:
+        settings = replace(Settings(), numerics=numerics)
+        self.freeze, self.target = freeze, target
+        self.settings = settings if threads is None else replace(settings, threads=threads)
+
+
+class InterpretedModule:
+    """Runs a module in the HLO interpreter: what `target="interpreter"` gives."""
+
+    def __init__(self, module: Module) -> None:
+        self.module = module
+
+    def call_flat(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        return [np.array(leaf) for leaf in interpret(self.module, arrays)]
+
+    def __call__(self, *arrays: np.ndarray) -> list[np.ndarray]:
+        return self.call_flat(arrays)
+
+
+def compile_module(module: Module, options: Options) -> Any:
+    """An executable of a module for the options' target."""
+    if options.target == "interpreter":
+        return InterpretedModule(module)
+    from fusile.compiler.pipeline import compile as compile_for_target
+
+    return compile_for_target(module, target=options.target, settings=options.settings, frozen=options.freeze)
+
+
+class Lowered:
+    """A function lowered for one signature. `module` is its HLO."""
+
+    def __init__(self, lowering: Lowering, options: Options) -> None:
+        self._lowering, self._options = lowering, options
+
+    @property
+    def module(self) -> Module:
+        return self._lowering.module
+
+    def compile(self) -> Any:
+        """The executable, on NumPy arrays: arguments, captured tensors, variables' values -> results, variables' new values."""
+        return compile_module(self._lowering.module, self._options)
+
+
+class Specialization:
+    """A function compiled for one signature. Immutable once made, so any thread may call it."""
+
+    def __init__(self, traced: Trace, options: Options) -> None:
+        self.trace, self.options = traced, options
+        self.lowering = lowering = lower(traced, options.freeze)
+        self.executable = compile_module(lowering.module, options)
+        self._run = self.executable.call_flat
+        self._captured = [as_numpy(t) for t in lowering.tensors]
+        self._read = VariableReader(lowering.variables)
+        self._write = VariableWriter([lowering.variables[i] for i in lowering.assigned])
+        symbols = traced.graph.outputs + [None] * 0
+        variables = [lowering.variables[i]._handle_data.shape_and_type[0].dtype for i in lowering.assigned]
+        self._types = [s.dtype.as_datatype_enum for s in symbols] + variables
+
+    def call(self, arrays: Sequence[Any], values: Sequence[Any] | None = None) -> list[Any]:
+        """The result's tensors for a call's tensors and NumPy arrays. Variables are assigned last, so that a call that
+        fails leaves them unchanged; with `values` in their stead, none is read or assigned."""
+        inputs = [as_numpy(a) for a in arrays]
+        inputs += self._captured
+        if self.lowering.variables:
+            inputs += [as_numpy(v) for v in (self._read() if values is None else values)]
+        outputs = [EagerTensor(o, None, t) for o, t in zip(self._run(inputs), self._types, strict=True)]
+        count = self.lowering.results
+        if values is None and self.lowering.assigned:
+            self._write(outputs[count:])
+        return outputs[:count]
+
+    def read_variables(self) -> list[Any]:
+        """The current values of the variables among the parameters."""
+        return self._read()
+
+
+class CompiledFunction:
+    """What `jit` gives: call it as the function itself."""
+
+    def __init__(self, function: Callable[..., Any], options: Options) -> None:
+        self._function, self._options = function, options
+        self._specializations: OrderedDict[Hashable, Specialization] = OrderedDict()
+        self._lock = threading.RLock()
+        self._attribute = ""
+        functools.update_wrapper(self, function, updated=())
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs the compiled function. Inside another traced function it is traced along.
+
+        Raises UnsupportedOpError for what can't be compiled and ArgumentError for arguments TensorFlow has no type for.
+        """
+        if not tf.executing_eagerly():
+            return self._as_tf_function(*args, **kwargs)
+        arrays: list[Any] = []
+        key = describe((args, kwargs) if kwargs else args, arrays)
+        found = self._specializations.get(key)
+        if found is None:
+            found = self._specialize(key, args, kwargs, arrays)
+        else:
+            self._specializations.move_to_end(key)
+        if record.could_possibly_record():
+            return found.trace.restore(record_gradient(found, arrays))
+        return found.trace.restore(found.call(arrays))
+
+    def _specialize(
+        self, key: Hashable, args: tuple[Any, ...], kwargs: dict[str, Any], arrays: list[Any]
+    ) -> Specialization:
+        with self._lock:
+            if key in self._specializations:
+                return self._specializations[key]
+            with record.stop_recording():
+                made = Specialization(trace(self._function, args, kwargs, arrays), self._options)
+            self._specializations[key] = made
+            while len(self._specializations) > MOST_SIGNATURES:
+                self._specializations.popitem(last=False)
+            return made
+
+    @functools.cached_property
+    def _as_tf_function(self) -> Any:
+        return tf.function(self._function)
+
+    def lower(self, *args: Any, **kwargs: Any) -> Lowered:
+        """The function lowered for these arguments, not compiled: `.module` is the HLO, `.compile()` the executable."""
+        arrays: list[Any] = []
+        describe((args, kwargs), arrays)
+        return Lowered(lower(trace(self._function, args, kwargs, arrays), self._options.freeze), self._options)
+
+    def executable(self, *args: Any, **kwargs: Any) -> Any:
+        """The executable that serves these arguments, made when there is none."""
+        arrays: list[Any] = []
+        key = describe((args, kwargs) if kwargs else args, arrays)
+        found = self._specializations.get(key) or self._specialize(key, args, kwargs, arrays)
+        return found.executable
+
+    # -- as a method of a class
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._attribute = name
+
+    def __get__(self, instance: Any, owner: type | None = None) -> CompiledFunction:
+        if instance is None:
+            return self
+        bound = CompiledFunction(self._function.__get__(instance, owner), self._options)
+        if self._attribute and hasattr(instance, "__dict__"):
+            instance.__dict__[self._attribute] = bound
+        return bound
+
+
+def jit(function: Callable[..., Any] | None = None, *, freeze: bool = False, numerics: str = "exact",
+        threads: int | None = None, target: str = "cpu") -> Any:  # fmt: skip
+    """Compiles a function of tensors; a decorator with or without options.
+
+    Arguments may be tensors, NumPy arrays, variables, Python values and structures of them. One executable is made per
+    signature: element types and shapes of arrays, all else by value.
+
+    - `freeze`: captured tensors and variables become constants at the first call, weights are prepacked.
+    - `numerics`: "exact" keeps IEEE semantics; "fast" allows reassociation and approximations.
+    - `threads`: most threads of a call; all of the process's CPUs by default.
+    - `target`: "cpu", or "interpreter", which is slow and needs no code generator.
+    """
+    if function is None:
+        return functools.partial(jit, freeze=freeze, numerics=numerics, threads=threads, target=target)
+    return CompiledFunction(function, Options(freeze, numerics, threads, target))

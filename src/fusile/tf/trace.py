@@ -1,0 +1,83 @@
+"""Traces a Python function into a TensorFlow graph whose inputs are exactly the call's arrays, then what it captures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.eager.polymorphic_function import autograph_util
+
+from fusile.tf.signature import replace_arrays, take
+
+
+@dataclass
+class Trace:
+    """A traced function. `concrete` takes the call's arrays, in order, and gives the tensors of its result; `structure` is
+    the result with a placeholder's number for each tensor; `kept` holds objects alive whose identity is in the signature."""
+
+    name: str
+    concrete: Any
+    structure: Any
+    function: Any
+    kept: Any = field(repr=False, default=None)
+
+    @property
+    def graph(self) -> Any:
+        return self.concrete.graph
+
+    @property
+    def arguments(self) -> int:
+        """How many inputs are arguments of the call; the rest are captured."""
+        return len(self.graph.inputs) - len(self.captured)
+
+    @property
+    def captured(self) -> list[Any]:
+        """The eager tensors and variables' handles that the last inputs of the graph stand for."""
+        return list(self.concrete.captured_inputs)
+
+    def restore(self, tensors: Sequence[Any]) -> Any:
+        """The function's result with these tensors in it."""
+        return self.structure(tensors)
+
+
+def trace(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], arrays: Sequence[Any]) -> Trace:
+    """Traces `function` for arguments of these shapes and element types. What the function raises goes to the caller."""
+    converted = autograph_util.py_func_from_autograph(function)
+    restore: list[Any] = []
+
+    def flat(*tensors: Any) -> list[Any]:
+        given = iter(tensors)
+        new_args, new_kwargs = replace_arrays((tuple(args), dict(kwargs)), take(given))
+        outputs, rebuild = flatten_result(converted(*new_args, **new_kwargs))
+        restore[:] = [rebuild]
+        return outputs
+
+    specs = [tf.TensorSpec(tf.convert_to_tensor(a).shape, tf.convert_to_tensor(a).dtype) for a in arrays]
+    traced = tf.function(flat, autograph=False)
+    concrete = traced.get_concrete_function(*specs)
+    name = getattr(function, "__name__", type(function).__name__)
+    return Trace(name, concrete, restore[0], traced, (function, args, kwargs))
+
+
+def flatten_result(result: Any) -> tuple[list[Any], Callable[[Sequence[Any]], Any]]:
+    """The tensors of a function's result, None left out, and a function that puts others in their places."""
+    leaves = tf.nest.flatten(result, expand_composites=True)
+    if not isinstance(result, (list, tuple, dict)) and len(leaves) == 1 and leaves[0] is result and result is not None:
+        return [tf.convert_to_tensor(result)], lambda tensors: tensors[0]
+    places = [i for i, leaf in enumerate(leaves) if leaf is not None]
+    tensors = [tf.convert_to_tensor(leaves[i]) for i in places]
+    template = tf.nest.map_structure(lambda _: None, result)
+
+    def rebuild(new: Sequence[Any]) -> Any:
+        filled: list[Any] = [None] * len(leaves)
+        for place, tensor in zip(places, new, strict=True):
+            filled[place] = tensor
+        return tf.nest.pack_sequence_as(
+            template if composite is None else composite, filled, expand_composites=composite is not None
+        )
+
+    has_composite = len(tf.nest.flatten(result)) != len(leaves)
+    composite = tf.nest.map_structure(lambda x: x, result) if has_composite else None
+    return tensors, rebuild
