@@ -30,7 +30,7 @@ def _free(rank: int, *taken: tuple[int, ...]) -> list[int]:
 
 
 def _untransposed(m: Match, batch: tuple[int, ...], contracting: tuple[int, ...]) -> tuple[tuple[int, ...], ...] | str:
-    """The batch and contracting dimensions before the transpose; why not, when the kept ones would change their order."""
+    """The batch and contracting dimensions before the transpose, or why the dot can't take its operand."""
     permutation = m.inner.op.permutation  # type: ignore[attr-defined]
     kept = [permutation[d] for d in _free(len(permutation), batch, contracting)]
     if kept != sorted(kept):
@@ -55,8 +55,9 @@ def _rhs_transposed(m: Match) -> Instruction | str:
 
 
 def _spread(m: Match, operand: Instruction, order: list[int], first: int, batch: int) -> Instruction:
-    """`operand` with its dimensions in `order` (batch first), broadcast to the root's shape: batch dimensions to the first,
-    the others from `first` on. Dimensions left out are of size 1."""
+    """`operand` with its dimensions in `order` (batch first), broadcast to the root's shape.
+
+    Batch dimensions go to the first places, the others from `first` on. Dimensions left out are of size 1."""
     shape, result = operand.array_shape, m.root.array_shape
     if shape.element_type is not result.element_type:
         operand = m.add(Convert(result.element_type), operand)

@@ -115,7 +115,7 @@ def _transpose_of_broadcast(m: Match) -> Instruction:
 
 
 def common_groups(a: Sequence[int], b: Sequence[int]) -> list[tuple[range, range]]:
-    """The finest cut of two lists of sizes with one product into runs of equal products, in order."""
+    """The finest cut of two lists of sizes with one product, not 0, into runs of equal products, in order."""
     groups: list[tuple[range, range]] = []
     i = j = 0
     while i < len(a) or j < len(b):
@@ -136,6 +136,8 @@ def _reshape_of_broadcast(m: Match) -> Instruction | str:
     """Each run of dimensions that the reshape splits or joins must be broadcast as a whole or not at all."""
     inner, sizes, new = m.inner.op, m.inner.array_shape.sizes, m.root.array_shape.sizes
     assert isinstance(inner, Broadcast)
+    if not m.root.array_shape.elements:
+        return "it has no elements"
     small: list[int] = []
     mapped: list[int] = []
     for old_run, new_run in common_groups(sizes, new):

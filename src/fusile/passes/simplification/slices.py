@@ -67,7 +67,7 @@ def _slice_of_pad(m: Match) -> Instruction | str:
         return "the padding is inside or negative"
     starts = tuple(s - low for s, low in zip(op.starts, pad.low, strict=True))
     limits = tuple(e - low for e, low in zip(op.limits, pad.low, strict=True))
-    if all(0 <= s and e <= n for s, e, n in zip(starts, limits, sizes, strict=True)):
+    if all(s >= 0 and e <= n for s, e, n in zip(starts, limits, sizes, strict=True)):
         return m.add(Slice(starts, limits, op.strides), m.x)
     if any(e <= 0 or s >= n for s, e, n in zip(starts, limits, sizes, strict=True)):
         return m.add(Broadcast(m.root.array_shape.sizes, ()), m.value)
@@ -234,7 +234,9 @@ def _gather_as_slice(m: Match) -> Instruction | str:
         return "the indices are computed"
     sizes = m.x.array_shape.sizes
     starts, batch = index_vectors(indices, op.index_vector_dim)
-    rows = starts.reshape(-1, starts.shape[-1]).astype(np.int64, casting="unsafe")
+    if starts.dtype == np.uint64:
+        starts = np.minimum(starts, np.uint64(1 << 62))
+    rows = starts.reshape(-1, starts.shape[-1]).astype(np.int64)
     highest = np.array([sizes[d] - op.slice_sizes[d] for d in op.start_index_map], np.int64)
     rows = np.clip(rows, 0, highest)
     base = [0] * len(sizes)
