@@ -152,6 +152,7 @@ def test_dense_forms(token: str, shape: Shape, value) -> None:
     ('dense<"text">', Shape(F32)),
     ("dense<[1]>", Shape(S32, (10**12,))),
     ("dense<>", Shape(S32, (2,))),
+    ("dense<1, 2>", Shape(S32, (3,))),
 ])  # fmt: skip
 def test_wrong_constants_are_errors(token: str, shape: Shape) -> None:
     with pytest.raises(ValueError, match=r".+"):
@@ -253,6 +254,10 @@ MALFORMED = {
         '  %0 = "stablehlo.transpose"(%arg0) {permutation = dense<0> : tensor<9999999999xi64>}'
         " : (tensor<3xf32>) -> tensor<3xf32>",
         "permutation has 9999999999 elements",
+    ),
+    "no brackets": (
+        "  %0 = stablehlo.convolution(%arg0, %arg0) dim_numbers = b : (tensor<3xf32>) -> tensor<3xf32>",
+        "expected an opening bracket",
     ),
     "stray text": (LINE + " ]", "expected an operation"),
 }  # fmt: skip

@@ -101,7 +101,7 @@ def jax_programs() -> dict:
         "products": (lambda v: jnp.einsum("ij,kj->ik", v, v) @ v, [x]),
         "indexing": (
             lambda v, i: (v[i], v.at[i].add(1.0), lax.dynamic_slice(v, (i[0], 1), (2, 3))),
-            [x, np.array([3, 0])],
+            [x, rows],
         ),
         "sorting": (lambda v: (jnp.sort(v, 1), jnp.argsort(v, 0), lax.top_k(v, 2)), [x]),
         "loops": (lambda v: lax.fori_loop(0, 5, lambda i, s: s * 1.5 + i, v), [x]),
@@ -115,7 +115,8 @@ def jax_programs() -> dict:
 
 @pytest.mark.parametrize("name", [
     "elementwise", "shapes", "constants", "special constants", "booleans", "complex", "integers", "reductions",
-    "windows", "convolution", "products", "indexing", "sorting", "loops", "branches", "scan", "transforms", "random", "functions",
+    "windows", "convolution", "products", "indexing", "sorting", "loops", "branches", "scan", "transforms", "random",
+    "functions",
 ])  # fmt: skip
 def test_programs_of_jax(name: str) -> None:
     """JAX's text gives JAX's results; so does what we print; MLIR parses and verifies what we print."""

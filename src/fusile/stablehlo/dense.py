@@ -66,7 +66,7 @@ def from_resource(data: bytes, shape: Shape, fail: Fail) -> Dense:
 
 
 def _checked(values: np.ndarray, shape: Shape, is_splat: bool, fail: Fail) -> Dense:
-    if is_splat:
+    if is_splat and values.size == 1:
         return Dense(shape, np.broadcast_to(values.reshape(()), shape.sizes), shape.elements != 1)
     if values.size != shape.elements:
         raise fail(f"{shape} has {shape.elements} elements, the constant gives {values.size}")

@@ -105,6 +105,8 @@ class Tokens:
     def skip_balanced(self) -> list[str]:
         """The tokens from an opening bracket here to the one that closes it, both left out."""
         pairs = {"(": ")", "[": "]", "{": "}", "<": ">"}
+        if self.peek() not in pairs:
+            raise self.error(f"expected an opening bracket, found {self.peek()[:40]!r}")
         start, position, open_brackets = self.index + 1, self.position, [pairs[self.next()]]
         while open_brackets:
             token = self.tokens[self.index]

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from fusile.hlo.interpreter import Interpreter
 from fusile.hlo.ir import Instruction
 from fusile.stablehlo.conversion.context import Context, converts
 from fusile.stablehlo.conversion.contractions import convolution
@@ -17,8 +18,6 @@ _MAX_ELEMENTS = 1 << 16
 
 def known_integers(context: Context, operand: Instruction) -> tuple[int, ...]:
     """The operand's elements, computed from constants. Raises UnsupportedOpError when it depends on a parameter."""
-    from fusile.hlo.interpreter import Interpreter
-
     values: dict[Instruction, Any] = {}
     interpreter = Interpreter()
     for instruction in _reached(operand):
