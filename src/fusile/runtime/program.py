@@ -1,0 +1,141 @@
+"""A compiled program as data: all that is needed to run it, to bytes and back.
+
+Layout: magic, version, length of the JSON index, SHA-256 of everything after it, the index, then blobs at multiples of 64
+bytes. No pickle: reading a file runs nothing. A truncated, changed or foreign file raises LoadError.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import struct
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from fusile.base.element_type import element_type
+from fusile.base.errors import LoadError
+from fusile.base.version import VERSION
+
+_MAGIC = b"FUSILE\r\n"
+_HEADER = struct.Struct("<8sIQ32s")
+_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class ArraySpec:
+    """A parameter or result: its name, element type and sizes."""
+
+    name: str
+    element_type: str
+    sizes: tuple[int, ...]
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return element_type(self.element_type).dtype
+
+    def __str__(self) -> str:
+        return f"{self.element_type}[{','.join(map(str, self.sizes))}]"
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One kernel launch: its name, the ops it fuses, floating-point operations, and the bytes it must move, from shapes."""
+
+    name: str
+    ops: tuple[str, ...]
+    flops: int
+    bytes_read: int
+    bytes_written: int
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes of arguments, outputs, constants, temporaries (the arena) and of temporaries if none shared a place."""
+
+    arguments: int
+    outputs: int
+    constants: int
+    temp: int
+    temp_unshared: int
+
+
+@dataclass
+class Program:
+    """What a compiled module runs from. `result_tree`: None for one array, else how many results the tuple has."""
+
+    name: str
+    target: str
+    parameters: tuple[ArraySpec, ...]
+    results: tuple[ArraySpec, ...]
+    is_tuple: bool
+    objects: tuple[bytes, ...]
+    pool_object: bytes
+    constants: tuple[np.ndarray[Any, Any], ...]
+    arena_bytes: int
+    temp_unshared: int
+    kernels: tuple[Kernel, ...]
+    texts: dict[str, str] = field(default_factory=dict)
+
+    def to_bytes(self) -> bytes:
+        """The program as one block of bytes."""
+        blobs: list[bytes | memoryview] = [*self.objects, self.pool_object]
+        blobs += [memoryview(np.ascontiguousarray(c).reshape(-1).view(np.uint8)) if c.size else b"" for c in self.constants]
+        index = {
+            "version": VERSION, "name": self.name, "target": self.target, "is_tuple": self.is_tuple,
+            "parameters": [dataclasses.astuple(p) for p in self.parameters], "results": [dataclasses.astuple(r) for r in self.results],
+            "kernels": [dataclasses.astuple(k) for k in self.kernels], "arena_bytes": self.arena_bytes, "temp_unshared": self.temp_unshared,
+            "objects": len(self.objects), "constants": [[element_type(c.dtype).name, list(c.shape)] for c in self.constants],
+            "texts": self.texts, "sizes": [len(b) for b in blobs],
+        }  # fmt: skip
+        head = json.dumps(index).encode()
+        parts: list[bytes | memoryview] = [head, bytes(_padding(_HEADER.size + len(head)))]
+        for blob in blobs:
+            parts += [blob, bytes(_padding(len(blob)))]
+        body = b"".join(parts)
+        return _HEADER.pack(_MAGIC, _FORMAT, len(head), hashlib.sha256(body).digest()) + body
+
+    @staticmethod
+    def from_bytes(data: bytes) -> Program:
+        """The program in these bytes. Raises LoadError when they are not one, whole and of this version."""
+        if len(data) < _HEADER.size:
+            raise LoadError("the file is too short to be a compiled program")
+        magic, version, length, digest = _HEADER.unpack_from(data)
+        if magic != _MAGIC or version != _FORMAT:
+            raise LoadError("the file is no compiled program of this format")
+        view = memoryview(data)
+        if hashlib.sha256(view[_HEADER.size :]).digest() != digest:
+            raise LoadError("the compiled program is damaged: its checksum does not fit")
+        try:
+            index = json.loads(bytes(view[_HEADER.size : _HEADER.size + length]))
+            return Program._from_index(index, view, _HEADER.size + length)
+        except (KeyError, ValueError, TypeError, IndexError) as error:
+            raise LoadError(f"the compiled program is damaged: {error}") from error
+
+    @staticmethod
+    def _from_index(index: dict[str, Any], view: memoryview, at: int) -> Program:
+        if index["version"] != VERSION:
+            raise LoadError(f"the program was compiled by version {index['version']}, this is {VERSION}", hint="compile it again")
+        at += _padding(at)
+        blobs = []
+        for size in index["sizes"]:
+            blobs.append(view[at : at + size])
+            at += size + _padding(size)
+        count = index["objects"]
+        constants = []
+        for (name, sizes), blob in zip(index["constants"], blobs[count + 1 :], strict=True):
+            constants.append(np.frombuffer(blob, np.uint8).view(element_type(name).dtype).reshape(sizes))
+        return Program(
+            name=index["name"], target=index["target"], is_tuple=index["is_tuple"],
+            parameters=tuple(ArraySpec(n, t, tuple(s)) for n, t, s in index["parameters"]),
+            results=tuple(ArraySpec(n, t, tuple(s)) for n, t, s in index["results"]),
+            objects=tuple(bytes(b) for b in blobs[:count]), pool_object=bytes(blobs[count]), constants=tuple(constants),
+            arena_bytes=index["arena_bytes"], temp_unshared=index["temp_unshared"],
+            kernels=tuple(Kernel(n, tuple(o), f, r, w) for n, o, f, r, w in index["kernels"]), texts=index["texts"],
+        )  # fmt: skip
+
+
+def _padding(size: int) -> int:
+    return -size % 64
