@@ -56,8 +56,7 @@ def backward_of(forward: Specialization) -> Specialization:
         if getattr(forward, "backward", None) is None:
             from fusile.tf.jit import Specialization
 
-            with record.stop_recording():
-                forward.backward = Specialization(_trace_backward(forward.trace), forward.options)
+            forward.backward = Specialization(_trace_backward(forward.trace), forward.options)
         return forward.backward  # type: ignore[no-any-return]
 
 

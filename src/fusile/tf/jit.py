@@ -86,9 +86,8 @@ class Specialization:
         self._captured = [as_numpy(t) for t in lowering.tensors]
         self._read = VariableReader(lowering.variables)
         self._write = VariableWriter([lowering.variables[i] for i in lowering.assigned])
-        symbols = traced.graph.outputs + [None] * 0
         variables = [lowering.variables[i]._handle_data.shape_and_type[0].dtype for i in lowering.assigned]
-        self._types = [s.dtype.as_datatype_enum for s in symbols] + variables
+        self._types = [s.dtype.as_datatype_enum for s in traced.graph.outputs] + variables
 
     def call(self, arrays: Sequence[Any], values: Sequence[Any] | None = None) -> list[Any]:
         """The result's tensors for a call's tensors and NumPy arrays. Variables are assigned last, so that a call that
@@ -142,8 +141,7 @@ class CompiledFunction:
         with self._lock:
             if key in self._specializations:
                 return self._specializations[key]
-            with record.stop_recording():
-                made = Specialization(trace(self._function, args, kwargs, arrays), self._options)
+            made = Specialization(trace(self._function, args, kwargs, arrays), self._options)
             self._specializations[key] = made
             while len(self._specializations) > MOST_SIGNATURES:
                 self._specializations.popitem(last=False)

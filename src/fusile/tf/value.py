@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -67,19 +67,25 @@ class Resource:
     shape: Shape
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class TensorList:
-    """A TensorList of at most `capacity` elements: a buffer [capacity, ...] and how many are in use.
+    """A TensorList: a buffer [capacity, ...] and how many of its elements are in use (s32).
 
-    TensorLists are immutable values: each op gives a new one. `buffer` is None until the elements' shape is known.
+    Lists are immutable values: each op gives a new one. `buffer` is None until the elements' shape is known. `change` is by
+    how much the length differs from that at the beginning of the computation, None when that varies.
     """
 
     element_type: ElementType
     capacity: int
     element_shape: tuple[int, ...] | None
+    length: Value
     buffer: Value | None = None
-    length: Value | None = None
-    origin: list[TensorList] = field(default_factory=list)
+    change: int | None = 0
+
+    @property
+    def growing(self) -> bool:
+        """True when elements may still be added without a known end: it began empty with no room."""
+        return self.capacity == 0 or (self.length.known is not None and int(self.length.known) < self.capacity)
 
 
 AnyValue = Value | Resource | TensorList | None

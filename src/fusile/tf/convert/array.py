@@ -16,7 +16,7 @@ from fusile.tf.convert.math import as_index
 from fusile.tf.convert.reduction import axes_of
 from fusile.tf.node import Node
 from fusile.tf.registry import converter
-from fusile.tf.value import AnyValue, Value
+from fusile.tf.value import AnyValue, TensorList, Value
 
 # -- constants and what passes through
 
@@ -56,6 +56,10 @@ def fill(context: Context, node: Node, inputs: list[Value]) -> Instruction:
 
 @converter("ZerosLike")
 def zeros_like(context: Context, node: Node, inputs: list[Any]) -> Any:
+    if isinstance(inputs[0], TensorList):
+        from fusile.tf.lists import zeros_like_list
+
+        return zeros_like_list(context, inputs[0])
     return context.builder.full(0, inputs[0].shape)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 from fusile.base.element_type import F32, S32, S64, U64, ElementType
 from fusile.hlo.builder import Builder
@@ -11,7 +12,7 @@ from fusile.hlo.ir import Instruction
 from fusile.tf.context import Context
 from fusile.tf.node import Node
 from fusile.tf.registry import converter
-from fusile.tf.value import Value
+from fusile.tf.value import TensorList, Value
 
 Unary = Callable[[Builder, Instruction], Instruction]
 Binary = Callable[[Builder, Instruction, Instruction], Instruction]
@@ -28,7 +29,7 @@ PLAIN_UNARY = {
 
 PLAIN_BINARY = {
     "Add": "add", "AddV2": "add", "Sub": "subtract", "Mul": "multiply", "Div": "divide", "RealDiv": "divide",
-    "TruncateDiv": "divide", "TruncateMod": "remainder", "Mod": "remainder", "Maximum": "maximum", "Minimum": "minimum",
+    "TruncateMod": "remainder", "Mod": "remainder", "Maximum": "maximum", "Minimum": "minimum",
     "Pow": "power", "Atan2": "atan2", "LogicalAnd": "and_", "LogicalOr": "or_", "BitwiseAnd": "and_", "BitwiseOr": "or_",
     "BitwiseXor": "xor", "NextAfter": "next_after", "Complex": "complex",
 }  # fmt: skip
@@ -173,6 +174,15 @@ def floor_divide(b: Builder, x: Instruction, y: Instruction) -> Instruction:
     return b.select(b.and_(opposite, inexact), b.subtract(quotient, b.like(1, x)), quotient)
 
 
+@binary("TruncateDiv")
+def truncate_divide(b: Builder, x: Instruction, y: Instruction) -> Instruction:
+    """Rounds toward zero."""
+    quotient = b.divide(x, y)
+    if not x.array_shape.element_type.is_float:
+        return quotient
+    return b.select(b.compare(quotient, b.like(0, x), "LT"), b.ceil(quotient), b.floor(quotient))
+
+
 @binary("FloorMod")
 def floor_modulo(b: Builder, x: Instruction, y: Instruction) -> Instruction:
     """The remainder with the divisor's sign."""
@@ -270,7 +280,11 @@ def reciprocal_gradient(b: Builder, y: Instruction, g: Instruction) -> Instructi
 
 
 @converter("AddN", "AccumulateNV2")
-def add_all(context: Context, node: Node, inputs: list[Value]) -> Instruction:
+def add_all(context: Context, node: Node, inputs: list[Any]) -> Any:
+    if isinstance(inputs[0], TensorList):
+        from fusile.tf.lists import add_lists
+
+        return add_lists(context, inputs)
     total = inputs[0].instruction
     for value in inputs[1:]:
         total = context.builder.add(total, value.instruction)

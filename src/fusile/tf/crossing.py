@@ -1,0 +1,60 @@
+"""How values cross into and out of computations: every value is zero or more arrays, its leaves.
+
+A value that is *fixed* keeps what is known of it (a constant's array, a list's length) on both sides and has no leaf for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from fusile.hlo.ir import Instruction
+from fusile.tf.context import Context
+from fusile.tf.value import AnyValue, Resource, TensorList, Value
+
+
+def leaves_of(value: AnyValue, fixed: bool) -> list[Value]:
+    """The arrays that carry a value across."""
+    if isinstance(value, Value):
+        return [] if fixed and value.known is not None else [value]
+    if isinstance(value, TensorList):
+        buffer = [value.buffer] if value.buffer is not None else []
+        return [*buffer, *([] if fixed and value.length.known is not None else [value.length])]
+    return []
+
+
+def like(context: Context, value: AnyValue, fixed: bool, leaves: Iterator[Instruction]) -> AnyValue:
+    """The value on the other side, from its leaves there."""
+    if isinstance(value, Value):
+        return value.within(context.builder) if fixed and value.known is not None else context.value(next(leaves))
+    if isinstance(value, TensorList):
+        buffer = context.value(next(leaves)) if value.buffer is not None else None
+        known = fixed and value.length.known is not None
+        length = value.length.within(context.builder) if known else context.value(next(leaves))
+        return replace(value, buffer=buffer, length=length, change=0)
+    return value
+
+
+class Boundary:
+    """The values that go into a computation, and the variables that it may use."""
+
+    def __init__(self, context: Context, values: Sequence[AnyValue], fixed: Sequence[bool]) -> None:
+        self.context, self.values, self.fixed = context, list(values), list(fixed)
+        self.keys = list(dict.fromkeys(v.key for v in values if isinstance(v, Resource)))
+
+    def operands(self) -> list[Instruction]:
+        """What is passed: the values' leaves, then the variables' arrays."""
+        arrays = [leaf for v, f in zip(self.values, self.fixed, strict=True) for leaf in leaves_of(v, f)]
+        arrays += [self.context.variables[k] for k in self.keys]
+        return [a.instruction for a in arrays]
+
+    def enter(self, inner: Context) -> list[AnyValue]:
+        """Gives the computation of `inner` its parameters; the values as seen inside."""
+        parameters = iter([inner.builder.parameter(o.array_shape) for o in self.operands()])
+        inside = self._rebuilt(inner, parameters)
+        inner.node = self.context.node
+        inner.variables = {k: inner.value(p) for k, p in zip(self.keys, parameters, strict=True)}
+        return inside
+
+    def _rebuilt(self, context: Context, leaves: Iterator[Instruction]) -> list[AnyValue]:
+        return [like(context, v, f, leaves) for v, f in zip(self.values, self.fixed, strict=True)]
