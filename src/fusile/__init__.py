@@ -1,5 +1,46 @@
 """Fusile: an optimizing compiler for machine-learning programs, in Python."""
 
+from typing import TYPE_CHECKING, Any
+
+from fusile.base.errors import (
+    ArgumentError,
+    CompileError,
+    FusileError,
+    LoadError,
+    ParseError,
+    ShapeError,
+    UnsupportedOpError,
+    VerificationError,
+)
+from fusile.base.settings import Settings
 from fusile.base.version import VERSION as __version__
 
-__all__ = ["__version__"]
+if TYPE_CHECKING:
+    from fusile.compiler.pipeline import compile
+    from fusile.runtime.executable import Executable, load
+
+__all__ = [
+    "ArgumentError",
+    "CompileError",
+    "Executable",
+    "FusileError",
+    "LoadError",
+    "ParseError",
+    "Settings",
+    "ShapeError",
+    "UnsupportedOpError",
+    "VerificationError",
+    "__version__",
+    "compile",
+    "load",
+]
+_LAZY = {"compile": "fusile.compiler.pipeline", "Executable": "fusile.runtime.executable", "load": "fusile.runtime.executable"}
+
+
+def __getattr__(name: str) -> Any:
+    """`import fusile` stays quick: the compiler is imported when it is first used."""
+    if name not in _LAZY:
+        raise AttributeError(f"module 'fusile' has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(_LAZY[name]), name)

@@ -103,7 +103,8 @@ class _Group:
         self.add(root, 1)
 
     def add(self, i: Instruction, times: int) -> None:
-        self.members[i] = times
+        # A row's reduction is computed once a row, whatever reads it.
+        self.members[i] = 1 if isinstance(i.op, Reduce) and _minor(i) else times
         if isinstance(i.op, Reduce) and _minor(i):
             self.reduction = self.reduction or i
         if isinstance(i.op, Dot | Convolution):
@@ -238,6 +239,9 @@ def _small(i: Instruction) -> bool:
 def _repeats(user: Instruction, operand: Instruction) -> int:
     """How often `user` asks for one element of `operand`."""
     if isinstance(user.op, Broadcast):
+        if user.op.broadcast_dimensions == tuple(range(operand.array_shape.rank)) and operand.array_shape.rank:
+            # One value a row, which moves out of the loop over the row.
+            return 1
         return max(1, user.array_shape.elements // max(1, operand.array_shape.elements))
     if isinstance(user.op, ReduceWindow):
         window = user.op.window

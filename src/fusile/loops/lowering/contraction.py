@@ -147,11 +147,9 @@ class _Writer:
         if full:
             index = self.math.bound(self.fresh(name), block)
             count: Expr = const(block)
-            if full % block:
+            if full % block or rest:
                 left = self.math.subtract(const(full), first)
                 count = Apply("minimum", (count, left), S64)
-            elif full == block:
-                first = const(0)
             inner = body(self.math.scale(self.math.add(first, index), size), size)
             statements.append(For(index, count, inner))
         if rest:
@@ -167,7 +165,7 @@ class _Writer:
         accumulator = Buffer(self.fresh("acc").name, self.type, (rows, len(vectors), lanes), Space.REGISTER)
         body: list[Stmt] = [Alloc(accumulator)]
         row_base = self._let(body, "row", first_row)
-        column_base = self._let(body, "column", first_column)
+        column_base = first_column
         row_coordinates = [self._rows_at(body, self.math.add(row_base, const(i))) for i in range(rows)]
         zero = Const(0.0 if self.type.is_float else 0, self.type)
         body += [self._vector(live, lambda lane, i=i, v=v: (Store(accumulator, (const(i), const(v), lane), zero),), full=True)

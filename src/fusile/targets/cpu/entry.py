@@ -7,26 +7,15 @@ pointers. Nothing returns to Python until the whole program has run.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from fusile.hlo.ir import Instruction
 from fusile.memory.plan import Branch, CopyStep, Launch, Loop, Plan, Slice, Step
 from fusile.targets.cpu.emit import quoted
+from fusile.targets.target import CompiledKernel
 
 SMALL_WORK = 96 << 10
 """Bytes and operations below which a kernel runs on the calling thread: waking others would take longer."""
 CHUNKS = 32
-
-
-@dataclass(frozen=True)
-class CompiledKernel:
-    """A kernel's object code. `phases`: symbol, extent, whether it is cut over threads. `text`: its LLVM text."""
-
-    name: str
-    object: bytes
-    phases: tuple[tuple[str, int, bool], ...]
-    workspace_bytes: int
-    text: str
 
 
 def entry_text(plan: Plan, kernels: Mapping[Instruction, CompiledKernel], work: Mapping[Instruction, int]) -> str:
@@ -91,9 +80,10 @@ class _EntryEmitter:
         for i, place in enumerate(places):
             cell = self.define(f"getelementptr ptr, ptr %buffers, i64 {i}")
             self.lines.append(f"  store ptr {self._pointer(place)}, ptr {cell}, align 8")
-        for symbol, extent, parallel in kernel.phases:
+        for phase in kernel.phases:
+            symbol, extent = phase.symbol, phase.extent
             self.declared.add(symbol)
-            if parallel and extent > 1 and self.work[step.fusion] > SMALL_WORK:
+            if phase.parallel and extent > 1 and self.work[step.fusion] > SMALL_WORK:
                 chunk = max(1, extent // CHUNKS)
                 self.lines.append(f"  call void @fusile_parallel(ptr %pool, ptr @{quoted(symbol)}, ptr %buffers, i64 {extent}, i64 {chunk})")
             else:

@@ -19,7 +19,11 @@ POOL_BYTES = 576
 SPINS = 4000
 """Turns of the idle loop before a worker sleeps: some 50 microseconds."""
 
-_PAUSE = {"x86_64": 'call void asm sideeffect "pause", "~{memory}"()', "aarch64": 'call void asm sideeffect "yield", "~{memory}"()'}
+_PAUSE = {
+    "x86_64": ("call void @llvm.x86.sse2.pause()", "declare void @llvm.x86.sse2.pause()"),
+    "aarch64": ("call void @llvm.aarch64.hint(i32 1)", "declare void @llvm.aarch64.hint(i32)"),
+}
+"""What a waiting loop does, by architecture (a no-op elsewhere): intrinsics, as no assembler is linked in for inline code."""
 
 
 def _field(name: str, offset: int) -> str:
@@ -28,7 +32,7 @@ def _field(name: str, offset: int) -> str:
 
 def pool_text(triple: str) -> str:
     """The pool's functions for a target."""
-    pause = _PAUSE.get(triple.split("-")[0], "fence seq_cst")
+    pause, declaration = _PAUSE.get(triple.split("-")[0], ("fence seq_cst", ""))
     fields = "\n".join(
         _field(n, o)
         for n, o in (("lock", LOCK), ("epoch", EPOCH), ("next", NEXT), ("done", DONE), ("open", OPEN), ("active", ACTIVE), ("sleepers", SLEEPERS),
@@ -36,6 +40,7 @@ def pool_text(triple: str) -> str:
                      ("stop.at", STOP), ("syscall.at", SYSCALL), ("number.at", FUTEX_NUMBER))
     )  # fmt: skip
     return f"""
+{declaration}
 define internal void @claim(ptr %next, ptr %done, ptr %function, ptr %buffers, i64 %extent, i64 %chunk) nounwind {{
 entry:
   br label %turn

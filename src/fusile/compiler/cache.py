@@ -1,0 +1,142 @@
+"""Compiled programs kept for the next time: in memory, and on disk across processes.
+
+Files are written under another name and renamed, so readers see whole ones only and several writers do no harm. A damaged
+file is deleted and the program compiled again; a full or unwritable disk costs one warning and nothing else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+import threading
+import warnings
+from collections import OrderedDict
+from pathlib import Path
+
+from fusile.base.errors import LoadError
+from fusile.base.settings import Settings
+from fusile.base.version import VERSION
+from fusile.hlo.ir import Module
+from fusile.hlo.opset.structure import Constant
+from fusile.hlo.text import print_module
+from fusile.runtime.program import Program
+
+LARGEST_IN_MEMORY = 64
+_SUFFIX = ".fusile"
+
+
+class ProgramCache:
+    """An LRU of programs in memory over a directory of files, bounded by `Settings.cache_bytes`."""
+
+    def __init__(self) -> None:
+        self._memory: OrderedDict[str, Program] = OrderedDict()
+        self._lock = threading.Lock()
+        self._warned = False
+
+    def key(self, module: Module, target: str, target_key: str, settings: Settings, frozen: bool) -> str:
+        """Names everything a program depends on: the module with its constants' bytes, the target and the options."""
+        digest = hashlib.blake2b(digest_size=24)
+        digest.update(f"{VERSION}|{target}|{target_key}|{settings.numerics}|{settings.disabled_passes}|{frozen}\n".encode())
+        digest.update(print_module(module, elide=0).encode())
+        for computation in module.computations():
+            for i in computation.post_order():
+                if isinstance(i.op, Constant):
+                    array = i.op.literal.array
+                    digest.update(f"{array.dtype.str}{array.shape}".encode())
+                    digest.update(array.reshape(-1).view("u1").data if array.size else b"")
+        digest.update(repr(sorted(module.aliases.items())).encode())
+        return digest.hexdigest()
+
+    def load(self, key: str, settings: Settings) -> Program | None:
+        """The program under this key, or None."""
+        if not settings.cache:
+            return None
+        with self._lock:
+            found = self._memory.get(key)
+            if found is not None:
+                self._memory.move_to_end(key)
+                return found
+        path = self._path(key, settings)
+        try:
+            data = path.read_bytes()
+        except OSError:
+            return None
+        try:
+            program = Program.from_bytes(data)
+        except LoadError as error:
+            warnings.warn(f"a cached program was damaged and is compiled again ({error.message})", RuntimeWarning, stacklevel=2)
+            path.unlink(missing_ok=True)
+            return None
+        self._touch(path)
+        self._remember(key, program)
+        return program
+
+    def store(self, key: str, program: Program, settings: Settings) -> None:
+        """Keeps a program. Never raises for the disk's sake."""
+        if not settings.cache:
+            return
+        self._remember(key, program)
+        path = self._path(key, settings)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._write(path, program.to_bytes())
+            self._shrink(settings)
+        except OSError as error:
+            if not self._warned:
+                self._warned = True
+                warnings.warn(f"compiled programs can't be kept in {path.parent}: {error}", RuntimeWarning, stacklevel=2)
+
+    def clear_memory(self) -> None:
+        """Forgets what is in memory; files stay."""
+        with self._lock:
+            self._memory.clear()
+
+    def _remember(self, key: str, program: Program) -> None:
+        with self._lock:
+            self._memory[key] = program
+            self._memory.move_to_end(key)
+            while len(self._memory) > LARGEST_IN_MEMORY:
+                self._memory.popitem(last=False)
+
+    @staticmethod
+    def _path(key: str, settings: Settings) -> Path:
+        return settings.cache_directory / key[:2] / (key + _SUFFIX)
+
+    @staticmethod
+    def _touch(path: Path) -> None:
+        try:
+            os.utime(path)
+        except OSError:
+            return
+
+    @staticmethod
+    def _write(path: Path, data: bytes) -> None:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=".writing-")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+            os.replace(name, path)
+        except OSError:
+            Path(name).unlink(missing_ok=True)
+            raise
+
+    @staticmethod
+    def _shrink(settings: Settings) -> None:
+        """Deletes the files used longest ago until the rest fits."""
+        files = []
+        for path in settings.cache_directory.glob(f"*/*{_SUFFIX}"):
+            try:
+                status = path.stat()
+            except OSError:
+                continue
+            files.append((status.st_mtime, status.st_size, path))
+        total = sum(size for _, size, _ in files)
+        for _, size, path in sorted(files):
+            if total <= settings.cache_bytes:
+                return
+            path.unlink(missing_ok=True)
+            total -= size
+
+
+program_cache = ProgramCache()

@@ -1,0 +1,177 @@
+"""The whole compiler, top to bottom: source -> HLO -> passes -> kernels -> machine code -> Executable."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fusile.base.errors import ArgumentError, ParseError
+from fusile.base.settings import Settings
+from fusile.base.shape import TupleShape
+from fusile.compiler.cache import program_cache
+from fusile.compiler.cost import kernel_record, work_of
+from fusile.compiler.interpreted import Interpreted
+from fusile.hlo.ir import Instruction, Module
+from fusile.hlo.opset.control import Fusion
+from fusile.hlo.text import parse_module, print_module
+from fusile.hlo.verifier import verify
+from fusile.llvm import compile_many
+from fusile.loops.lowering import lower_fusion
+from fusile.loops.text import print_kernel
+from fusile.memory.plan import Branch, CopyStep, Launch, Loop, Plan, Step, plan
+from fusile.passes.fold_constants import FoldConstants
+from fusile.passes.fusion import Fuse, fusion_key
+from fusile.passes.packing import PackContractions
+from fusile.passes.pipeline import standard_passes
+from fusile.rewrite.passes import run_passes
+from fusile.runtime.executable import Executable
+from fusile.runtime.program import ArraySpec, Program
+from fusile.stablehlo import parse as parse_stablehlo
+from fusile.targets.cpu.entry import entry_text
+from fusile.targets.cpu.pool import pool_text
+from fusile.targets.target import CompiledKernel, Target, target as find_target
+
+Source = Module | str | bytes | os.PathLike[str]
+
+
+def compile(source: Source, target: str = "cpu", settings: Settings | None = None, *, frozen: bool = False) -> Executable | Interpreted:
+    """Compiles a program: a module, HLO or StableHLO text, or a path to a file of either.
+
+    `frozen`: constants are weights that may be folded into one another. Raises ParseError, VerificationError or
+    UnsupportedOpError when the program is wrong or has what this target can't do.
+    """
+    settings = settings or Settings()
+    module = read(source)
+    verify(module)
+    if target == "interpreter":
+        return Interpreted(module)
+    times: dict[str, float] = {}
+    key = program_cache.key(module, target, find_target(target).key, settings, frozen)
+    program = program_cache.load(key, settings)
+    if program is None:
+        program = build(module.clone(), find_target(target), settings, frozen, times)
+        program_cache.store(key, program, settings)
+    return Executable(program, settings.threads, times)
+
+
+def read(source: Source) -> Module:
+    """The module in whatever names or holds it."""
+    if isinstance(source, Module):
+        return source
+    if isinstance(source, os.PathLike) or (isinstance(source, str) and "\n" not in source and len(source) < 4096):
+        path = Path(source)
+        if not path.is_file():
+            raise ArgumentError(f"there is no file {path}", hint="give HLO or StableHLO text, or the path of a file with it")
+        source = path.read_bytes()
+    text = source.decode("utf-8", "replace") if isinstance(source, bytes) else source
+    if not isinstance(text, str):
+        raise ArgumentError(f"a program is a module, text or a path, not {type(source).__name__}")
+    if "HloModule" in text:
+        return parse_module(text)
+    if "func.func" in text or "stablehlo." in text or "module" in text:
+        return parse_stablehlo(text)
+    raise ParseError("this is neither HLO text (HloModule ...) nor StableHLO (module { func.func ... })", line=1, column=1)
+
+
+def build(module: Module, target: Target, settings: Settings, frozen: bool, times: dict[str, float]) -> Program:
+    """Compiles a module, which is changed, to a Program. `times` receives the seconds of each stage."""
+    texts = {"hlo": print_module(module, elide=64)}
+    clock = _Clock(times)
+    optimize(module, target, settings, frozen)
+    texts["optimized"] = print_module(module, elide=64)
+    clock.lap("passes")
+    kernels, order = lower(module, target)
+    texts["loops"] = "\n".join(print_kernel(k) for k in order)
+    clock.lap("loops")
+    compiled = target.compile_kernels(order, settings.compile_threads)
+    by_name = {c.name: c for c in compiled}
+    of_fusion = {fusion: by_name[name] for fusion, name in kernels.items()}
+    texts["llvm"] = "\n".join(c.text for c in compiled)
+    clock.lap("kernels")
+    memory_plan = plan(module, lambda fusion: of_fusion[fusion].workspace_bytes)
+    clock.lap("memory")
+    work = {f: work_of(f) for f in of_fusion}
+    entry = entry_text(memory_plan, of_fusion, work)
+    triple = target.details.triple
+    entry_object, pool_object = compile_many([entry, pool_text(triple)], target.details, level=1, threads=settings.compile_threads)
+    texts["llvm"] += "\n" + entry
+    clock.lap("entry")
+    return _program(module, target, memory_plan, (*(c.object for c in compiled), entry_object), pool_object, texts)
+
+
+class _Clock:
+    def __init__(self, times: dict[str, float]) -> None:
+        self.times, self.last = times, time.perf_counter()
+
+    def lap(self, stage: str) -> None:
+        now = time.perf_counter()
+        self.times[stage], self.last = now - self.last, now
+
+
+def optimize(module: Module, target: Target, settings: Settings, frozen: bool) -> None:
+    """The passes, in order."""
+    machine = target.machine
+    panel_bytes = machine.vector_bytes * (4 if machine.vector_bytes <= 16 and machine.vector_registers >= 32 else 2)
+    run_passes(module, standard_passes(settings, frozen), settings)
+    # After simplification, which would undo it; folding then packs frozen weights once and for all.
+    run_passes(module, [PackContractions(panel_bytes), FoldConstants()], settings)
+    # Last: nothing looks into fusions.
+    run_passes(module, [Fuse()], settings)
+
+
+def lower(module: Module, target: Target) -> tuple[dict[Instruction, str], list[Any]]:
+    """Kernels of all fusions: which fusion has which, and the different ones. Equal fusions share one."""
+    names: dict[str, str] = {}
+    kernels: dict[Instruction, str] = {}
+    order = []
+    for computation in module.computations():
+        for i in computation.post_order():
+            if not isinstance(i.op, Fusion):
+                continue
+            key = fusion_key(i)
+            if key not in names:
+                names[key] = f"k{len(names)}.{i.op.kind}"
+                order.append(lower_fusion(i, names[key], target.machine))
+            kernels[i] = names[key]
+    return kernels, order
+
+
+def launches(steps: Sequence[Step]) -> list[Launch]:
+    """Every launch of a plan, those in loops and branches once."""
+    found: list[Launch] = []
+    for step in steps:
+        if isinstance(step, Launch):
+            found.append(step)
+        elif isinstance(step, Loop):
+            found += launches(step.condition) + launches(step.body)
+        elif isinstance(step, Branch):
+            found += [x for branch in step.branches for x in launches(branch)]
+        else:
+            assert isinstance(step, CopyStep)
+    return found
+
+
+def _program(module: Module, target: Target, memory_plan: Plan, objects: tuple[bytes, ...], pool_object: bytes, texts: dict[str, str]) -> Program:
+    names = [p.name for p in module.entry.parameters for _ in p.shape.leaves()]
+    parameters = tuple(ArraySpec(n, s.element_type.name, s.sizes) for n, s in zip(names, memory_plan.parameters, strict=True))
+    results = tuple(ArraySpec(f"result {i}", s.element_type.name, s.sizes) for i, s in enumerate(memory_plan.results))
+    return Program(
+        name=module.name,
+        target=target.key,
+        parameters=parameters,
+        results=results,
+        is_tuple=isinstance(module.entry.root.shape, TupleShape),
+        objects=objects,
+        pool_object=pool_object,
+        constants=tuple(c.array for c in memory_plan.constants),
+        arena_bytes=memory_plan.arena_bytes,
+        temp_unshared=memory_plan.temp_unshared,
+        kernels=tuple(kernel_record(x.fusion) for x in launches(memory_plan.steps)),
+        texts=texts,
+    )
+
+
+__all__ = ["CompiledKernel", "build", "compile", "lower", "optimize", "read"]
