@@ -3,6 +3,7 @@ everything that crosses: arrays, the leaves of TensorLists, and the current valu
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +19,7 @@ from fusile.tf.lists import with_buffer, with_capacity
 from fusile.tf.node import Node
 from fusile.tf.registry import converter
 from fusile.tf.trip_count import TripCount, loop_invariants, trip_count
-from fusile.tf.value import AnyValue, TensorList, Value
+from fusile.tf.value import AnyValue, TensorList, Value, merged_uniform
 
 
 @converter("PartitionedCall", "StatefulPartitionedCall", effect=True)
@@ -98,10 +99,11 @@ def _agree(context: Context, branches: list[Branch]) -> None:
     for i, outputs in enumerate(zip(*(b.outputs for b in branches), strict=True)):
         lists = [v for v in outputs if isinstance(v, TensorList)]
         shapes = [v.element_shape for v in lists if v.buffer is not None]
+        uniform = functools.reduce(merged_uniform, [v.uniform for v in lists]) if lists else None
         for branch in branches:
             value = branch.outputs[i]
             if isinstance(value, TensorList):
-                value = with_capacity(branch.context, value, max(v.capacity for v in lists))
+                value = with_capacity(branch.context, value.with_uniform(uniform), max(v.capacity for v in lists))
                 branch.outputs[i] = with_buffer(branch.context, value, shapes[0]) if shapes else value
 
 
@@ -159,7 +161,15 @@ def _adjust(context: Context, values: list[AnyValue], fixed: list[bool], outputs
                                       "give the TensorArray its size, or the loop maximum_iterations")  # fmt: skip
         if fixed[i] and (after.length.known is None or after.length.known != before.length.known):
             fixed[i], changed = False, True
+        uniform = merged_uniform(before.uniform, after.uniform)
+        if uniform is not before.uniform:
+            values[i], changed = _as_list(values[i]).with_uniform(uniform), True
     return changed
+
+
+def _as_list(value: AnyValue) -> TensorList:
+    assert isinstance(value, TensorList)
+    return value
 
 
 def _emit_loop(

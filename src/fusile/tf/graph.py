@@ -27,17 +27,43 @@ def called_graph(library: Any, name: str) -> Any:
 
 
 def live_operations(graph: Any) -> list[Any]:
-    """The operations that the outputs and effects of a FuncGraph need, in an order of execution."""
-    needed: set[Any] = set()
-    stack = [t.op for t in graph.outputs] + list(graph.control_outputs)
+    """The operations that the outputs and effects of a FuncGraph need: operands first, in the order of their making
+    otherwise, which is the order that the user's program states."""
+    roots = [t.op for t in graph.outputs] + list(graph.control_outputs)
+    needed = _reachable(roots)
+    order: list[Any] = []
+    seen: set[Any] = set()
+    for start in graph.get_operations():
+        if start not in needed or start in seen:
+            continue
+        seen.add(start)
+        stack = [(start, iter(_dependencies(start)))]
+        while stack:
+            operation, rest = stack[-1]
+            for dependency in rest:
+                if dependency not in seen:
+                    seen.add(dependency)
+                    stack.append((dependency, iter(_dependencies(dependency))))
+                    break
+            else:
+                order.append(operation)
+                stack.pop()
+    return order
+
+
+def _dependencies(operation: Any) -> list[Any]:
+    return [*operation.control_inputs, *(t.op for t in operation.inputs)]
+
+
+def _reachable(roots: list[Any]) -> set[Any]:
+    found: set[Any] = set()
+    stack = list(roots)
     while stack:
         operation = stack.pop()
-        if operation in needed:
-            continue
-        needed.add(operation)
-        stack += [t.op for t in operation.inputs]
-        stack += operation.control_inputs
-    return [o for o in graph.get_operations() if o in needed]
+        if operation not in found:
+            found.add(operation)
+            stack += _dependencies(operation)
+    return found
 
 
 def check_supported(graph: Any) -> None:

@@ -15,7 +15,7 @@ from fusile.tf.context import Context
 from fusile.tf.convert.indexing import combiner, put_rows, take
 from fusile.tf.node import Node
 from fusile.tf.registry import converter
-from fusile.tf.value import TensorList, Value
+from fusile.tf.value import EMPTY, TensorList, Value, merged_uniform
 
 
 def _shape_or_none(value: Value) -> tuple[int, ...] | None:
@@ -65,7 +65,9 @@ def _stored(context: Context, value: TensorList, index: Value, item: Instruction
         raise context.unsupported(f"an element {item.array_shape} is put into a list of {value.element_shape}")
     starts = [index.instruction, *[b.constant(0, index.element_type)] * item.array_shape.rank]
     row = b.reshape(item, (1, *item.array_shape.sizes))
-    return replace(value, buffer=context.value(b.dynamic_update_slice(value.buffer.instruction, row, starts)))
+    return replace(
+        value, buffer=context.value(b.dynamic_update_slice(value.buffer.instruction, row, starts)), uniform=None
+    )
 
 
 def _loaded(context: Context, value: TensorList, index: Value) -> Instruction:
@@ -98,7 +100,8 @@ def empty_list(context: Context, node: Node, inputs: list[Value]) -> TensorList:
 
 
 def _new(context: Context, node: Node, shape: tuple[int, ...] | None, length: int, capacity: int) -> TensorList:
-    made = TensorList(node.element_type("element_dtype"), capacity, shape, context.known(length, S32))
+    uniform = EMPTY if length == 0 else None
+    made = TensorList(node.element_type("element_dtype"), capacity, shape, context.known(length, S32), uniform=uniform)
     return made if shape is None else with_buffer(context, made, shape)
 
 
@@ -157,14 +160,18 @@ def push_back(context: Context, node: Node, inputs: list[Any]) -> TensorList:
             "a list grows in a loop whose number of iterations is not known", "give the loop maximum_iterations"
         )
     stored = _stored(context, value, value.length, item.instruction)
-    return replace(stored, length=_length_plus(context, value, 1), change=_sum(value.change, 1))
+    uniform = merged_uniform(value.uniform, item.known) if item.known is not None else None
+    return replace(stored, length=_length_plus(context, value, 1), change=_sum(value.change, 1), uniform=uniform)
 
 
 @converter("TensorListPopBack", effect=True)
 def pop_back(context: Context, node: Node, inputs: list[Any]) -> list[Any]:
     value = _ready(context, inputs[0], _shape_or_none(inputs[1]))
     last = _length_plus(context, value, -1)
-    return [replace(value, length=last, change=_sum(value.change, -1)), context.value(_loaded(context, value, last))]
+    rest = replace(value, length=last, change=_sum(value.change, -1))
+    if value.uniform is not None and value.uniform is not EMPTY:
+        return [rest, context.known(value.uniform)]
+    return [rest, context.value(_loaded(context, value, last))]
 
 
 def _sum(change: int | None, more: int) -> int | None:
@@ -232,13 +239,13 @@ def _scattered(context: Context, value: TensorList, items: Value, indices: Value
     assert value.buffer is not None
     replaced = combiner("update", value.element_type)
     new = put_rows(context.builder, value.buffer.instruction, indices.instruction, items.instruction, replaced)
-    return replace(value, buffer=context.value(new))
+    return replace(value, buffer=context.value(new), uniform=None)
 
 
 @converter("TensorListResize", effect=True)
 def resize(context: Context, node: Node, inputs: list[Any]) -> TensorList:
     size = int(context.scalar(inputs[1], "the new size of a TensorArray"))
-    return replace(with_capacity(context, inputs[0], size), length=context.known(size, S32))
+    return replace(with_capacity(context, inputs[0], size), length=context.known(size, S32), uniform=None)
 
 
 @converter("TensorListLength", effect=True)
@@ -257,7 +264,7 @@ def zeros_like_list(context: Context, value: TensorList) -> TensorList:
     """A list of as many zeros."""
     if value.buffer is None:
         return value
-    return replace(value, buffer=context.value(context.builder.full(0, value.buffer.shape)))
+    return replace(value, buffer=context.value(context.builder.full(0, value.buffer.shape)), uniform=None)
 
 
 def add_lists(context: Context, lists: Sequence[TensorList]) -> TensorList:
@@ -268,4 +275,4 @@ def add_lists(context: Context, lists: Sequence[TensorList]) -> TensorList:
     total = filled[0].buffer.instruction  # type: ignore[union-attr]
     for other in filled[1:]:
         total = context.builder.add(total, other.buffer.instruction)  # type: ignore[union-attr]
-    return replace(filled[0], buffer=context.value(total))
+    return replace(filled[0], buffer=context.value(total), uniform=None)

@@ -7,12 +7,12 @@ from typing import Any
 
 from tensorflow.python.ops import handle_data_util
 
+import fusile.tf.control_flow
 from fusile.base.element_type import element_type
 from fusile.base.errors import UnsupportedOpError
 from fusile.base.shape import Shape
 from fusile.hlo.builder import Builder
 from fusile.hlo.ir import Module
-import fusile.tf.control_flow
 from fusile.tf.context import Context
 from fusile.tf.graph import check_supported, convert_graph
 from fusile.tf.trace import Trace

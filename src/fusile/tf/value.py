@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -67,12 +67,17 @@ class Resource:
     shape: Shape
 
 
-@dataclass(frozen=True, slots=True)
+EMPTY = np.zeros(0)
+"""What every element of an empty list equals: anything."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class TensorList:
     """A TensorList: a buffer [capacity, ...] and how many of its elements are in use (s32).
 
     Lists are immutable values: each op gives a new one. `buffer` is None until the elements' shape is known. `change` is by
     how much the length differs from that at the beginning of the computation, None when that varies.
+    `uniform` is what every element in use is known to equal: gradients of loops keep shapes in such lists.
     """
 
     element_type: ElementType
@@ -81,6 +86,10 @@ class TensorList:
     length: Value
     buffer: Value | None = None
     change: int | None = 0
+    uniform: np.ndarray | None = None
+
+    def with_uniform(self, uniform: np.ndarray | None) -> TensorList:
+        return replace(self, uniform=uniform)
 
     @property
     def growing(self) -> bool:
@@ -89,3 +98,13 @@ class TensorList:
 
 
 AnyValue = Value | Resource | TensorList | None
+
+
+def merged_uniform(a: np.ndarray | None, b: np.ndarray | None) -> np.ndarray | None:
+    """What all elements equal that equal `a` or `b`."""
+    if a is EMPTY or a is b:
+        return b
+    if b is EMPTY:
+        return a
+    same = a is not None and b is not None and a.dtype == b.dtype and np.array_equal(a, b)
+    return a if same else None

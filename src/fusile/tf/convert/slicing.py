@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-
 from fusile.base.element_type import PRED, S32, S64
 from fusile.base.shape import Shape
 from fusile.hlo.builder import Builder
