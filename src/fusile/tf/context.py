@@ -19,8 +19,10 @@ if TYPE_CHECKING:
 
 
 class Context:
-    """The conversion of one computation. `builder` writes it; `variables` maps each variable's key to its current array;
-    `node` is the operation being converted."""
+    """The conversion of one computation.
+
+    `builder` writes it; `variables` maps each variable's key to its current array; `node` is the operation at work.
+    """
 
     def __init__(self, builder: Builder, library: Any = None) -> None:
         self.builder = builder
@@ -41,8 +43,8 @@ class Context:
     def constant(self, value: Value, what: str = "") -> np.ndarray:
         """The array of a value known at compile time. Raises UnsupportedOpError for one known only at run time."""
         if value.known is None:
-            raise self.unsupported(f"{what or 'an argument'} must be known at compile time",
-                                   "make it a Python number or a constant, or compute it from static shapes")  # fmt: skip
+            hint = "make it a Python number or a constant, or compute it from static shapes"
+            raise self.unsupported(f"{what or 'an argument'} must be known at compile time", hint)
         return value.known
 
     def scalar(self, value: Value, what: str = "") -> Any:
@@ -54,7 +56,7 @@ class Context:
         return [int(v) for v in self.constant(value, what).reshape(-1)]
 
     def broadcast(self, *values: Value) -> list[Instruction]:
-        """The operands broadcast to their common shape by NumPy's rules. Raises UnsupportedOpError when they have none."""
+        """The operands broadcast to their common shape by NumPy's rules. Raises UnsupportedOpError if there is none."""
         try:
             sizes = np.broadcast_shapes(*(v.sizes for v in values))
         except ValueError as error:

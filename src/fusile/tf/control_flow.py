@@ -98,7 +98,7 @@ def _agree(context: Context, branches: list[Branch]) -> None:
     """Makes lists that branches give alike: where one knows the elements' shape or a larger capacity, all take it."""
     for i, outputs in enumerate(zip(*(b.outputs for b in branches), strict=True)):
         lists = [v for v in outputs if isinstance(v, TensorList)]
-        shapes = [v.element_shape for v in lists if v.buffer is not None]
+        shapes = [v.element_shape for v in lists if v.buffer is not None and v.element_shape is not None]
         uniform = functools.reduce(merged_uniform, [v.uniform for v in lists]) if lists else None
         for branch in branches:
             value = branch.outputs[i]
@@ -123,8 +123,8 @@ def _same_known(values: list[AnyValue]) -> bool:
 
 @converter("While", "StatelessWhile", effect=True)
 def while_(context: Context, node: Node, inputs: list[Any]) -> list[AnyValue]:
-    """Lists start with what is known of them (length, shape of elements); when the body shows otherwise, that is given up
-    or filled in, and the body converted again."""
+    """Lists start with what is known of them (length, shape of elements). When the body shows otherwise, that is given
+    up or filled in, and the body is converted again."""
     condition_graph = called_graph(context.library, node.attribute("cond"))
     body_graph = called_graph(context.library, node.attribute("body"))
     invariant = loop_invariants(body_graph)

@@ -1,6 +1,6 @@
 """How values cross into and out of computations: every value is zero or more arrays, its leaves.
 
-A value that is *fixed* keeps what is known of it (a constant's array, a list's length) on both sides and has no leaf for it.
+A value that is *fixed* keeps what is known of it (a constant's array, a list's length) on both sides, without a leaf.
 """
 
 from __future__ import annotations

@@ -51,13 +51,13 @@ def _backward(forward: Specialization, inputs: list[Any], values: list[Any], ups
 
 
 def backward_of(forward: Specialization) -> Specialization:
-    """The compiled gradient function of `forward`, made once: (inputs, gradients of its outputs) -> gradients of inputs."""
+    """The compiled gradient function of `forward`, made once: inputs, gradients of outputs -> gradients of inputs."""
     with _LOCK:
-        if getattr(forward, "backward", None) is None:
+        if forward.backward is None:
             from fusile.tf.jit import Specialization
 
             forward.backward = Specialization(_trace_backward(forward.trace), forward.options)
-        return forward.backward  # type: ignore[no-any-return]
+        return forward.backward
 
 
 def _trace_backward(traced: Trace) -> Trace:

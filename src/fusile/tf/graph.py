@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 import fusile.tf.convert as _families  # noqa: F401  (fills the registry)
 from fusile.base.errors import UnsupportedOpError
 from fusile.base.source import Source
@@ -83,8 +81,8 @@ def check_supported(graph: Any) -> None:
     if missing:
         lines = "\n".join(f"  {source}" for source in missing)
         kinds = ", ".join(sorted({s.op_type for s in missing}))
-        raise UnsupportedOpError(f"ops that can't be compiled yet: {kinds}\n{lines}", source=missing[0],
-                                 hint="keep these ops outside the compiled function, or add a converter (CONTRIBUTING.md)")  # fmt: skip
+        hint = "keep these ops outside the compiled function, or add a converter (CONTRIBUTING.md)"
+        raise UnsupportedOpError(f"ops that can't be compiled yet: {kinds}\n{lines}", source=missing[0], hint=hint)
 
 
 def called_functions(operation: Any) -> list[str]:
@@ -137,22 +135,20 @@ def convert_node(context: Context, node: Node, inputs: list[AnyValue]) -> list[A
 
 
 def _all_known(inputs: list[AnyValue]) -> bool:
-    known = all(isinstance(v, Value) and v.known is not None for v in inputs)
-    return known and sum(v.known.size for v in inputs) <= FOLD_LIMIT  # type: ignore[union-attr]
+    sizes = [v.known.size if isinstance(v, Value) and v.known is not None else FOLD_LIMIT + 1 for v in inputs]
+    return sum(sizes) <= FOLD_LIMIT
 
 
 def _fold(context: Context, node: Node, inputs: list[AnyValue]) -> list[AnyValue]:
     """Converts the node into a computation of its own and interprets that: a node's meaning is stated once."""
     inner = Context(Builder("fold"), context.library)
     inner.node = node
-    results = inner.wrap(CONVERTERS[node.type](inner, node, [v.within(inner.builder) for v in inputs]))  # type: ignore[union-attr]
-    if not all(isinstance(r, Value) for r in results) or sum(r.shape.elements for r in results) > FOLD_LIMIT:  # type: ignore[union-attr]
+    known = [v.within(inner.builder) for v in inputs if isinstance(v, Value)]
+    results = inner.wrap(CONVERTERS[node.type](inner, node, known))
+    arrays = [r for r in results if isinstance(r, Value)]
+    if len(arrays) < len(results) or sum(r.shape.elements for r in arrays) > FOLD_LIMIT:
         with context.builder.at(node.source):
             return context.wrap(CONVERTERS[node.type](context, node, inputs))
-    arrays: list[np.ndarray | None] = [r.known for r in results]  # type: ignore[union-attr]
-    computed = [r for r in results if r.known is None]  # type: ignore[union-attr]
-    if computed:
-        root = inner.builder.tuple([r.instruction for r in computed])  # type: ignore[union-attr]
-        found = iter(interpret(inner.builder.module(root), []))
-        arrays = [next(found) if a is None else a for a in arrays]
-    return [context.known(a) for a in arrays]
+    computed = [r.instruction for r in arrays if r.known is None]
+    found = iter(interpret(inner.builder.module(inner.builder.tuple(computed)), [])) if computed else iter(())
+    return [context.known(next(found) if r.known is None else r.known) for r in arrays]

@@ -15,7 +15,7 @@ from tensorflow.python.eager import record
 from tensorflow.python.framework.ops import EagerTensor
 
 from fusile.base.settings import Settings
-from fusile.hlo.interpreter import interpret
+from fusile.compiler.pipeline import compile as compile_for_target
 from fusile.hlo.ir import Module
 from fusile.tf.gradient import record_gradient
 from fusile.tf.lower import Lowering, lower
@@ -38,25 +38,8 @@ class Options:
         self.settings = settings if threads is None else replace(settings, threads=threads)
 
 
-class InterpretedModule:
-    """Runs a module in the HLO interpreter: what `target="interpreter"` gives."""
-
-    def __init__(self, module: Module) -> None:
-        self.module = module
-
-    def call_flat(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-        return [np.array(leaf) for leaf in interpret(self.module, arrays)]
-
-    def __call__(self, *arrays: np.ndarray) -> list[np.ndarray]:
-        return self.call_flat(arrays)
-
-
 def compile_module(module: Module, options: Options) -> Any:
     """An executable of a module for the options' target."""
-    if options.target == "interpreter":
-        return InterpretedModule(module)
-    from fusile.compiler.pipeline import compile as compile_for_target
-
     return compile_for_target(module, target=options.target, settings=options.settings, frozen=options.freeze)
 
 
@@ -71,7 +54,7 @@ class Lowered:
         return self._lowering.module
 
     def compile(self) -> Any:
-        """The executable, on NumPy arrays: arguments, captured tensors, variables' values -> results, variables' new values."""
+        """The executable, on NumPy arrays: arguments, captured tensors, variables' values -> results, new values."""
         return compile_module(self._lowering.module, self._options)
 
 
@@ -80,9 +63,11 @@ class Specialization:
 
     def __init__(self, traced: Trace, options: Options) -> None:
         self.trace, self.options = traced, options
+        self.backward: Specialization | None = None
+        """Its gradient function, made when first asked for."""
         self.lowering = lowering = lower(traced, options.freeze)
         self.executable = compile_module(lowering.module, options)
-        self._run = self.executable.call_flat
+        self._run = self.executable.call_flat if options.target != "interpreter" else self._interpret
         self._captured = [as_numpy(t) for t in lowering.tensors]
         self._read = VariableReader(lowering.variables)
         self._write = VariableWriter([lowering.variables[i] for i in lowering.assigned])
@@ -101,6 +86,10 @@ class Specialization:
         if values is None and self.lowering.assigned:
             self._write(outputs[count:])
         return outputs[:count]
+
+    def _interpret(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Copies, because the interpreter's results may be its arguments, which TensorFlow may update in place."""
+        return [np.array(result) for result in self.executable.call_flat(arrays)]
 
     def read_variables(self) -> list[Any]:
         """The current values of the variables among the parameters."""

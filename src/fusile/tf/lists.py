@@ -186,8 +186,8 @@ def _filled(context: Context, value: TensorList) -> Instruction:
     assert value.buffer is not None
     length = value.length.known
     if length is None:
-        raise context.unsupported("the number of elements in a list is not known at compile time",
-                                  "give the TensorArray its size, or the loop maximum_iterations that it reaches")  # fmt: skip
+        hint = "give the TensorArray its size, or the loop maximum_iterations that it reaches"
+        raise context.unsupported("the number of elements in a list is not known at compile time", hint)
     sizes = value.buffer.sizes
     return (
         context.builder.slice(value.buffer.instruction, [0] * len(sizes), [int(length), *sizes[1:]])

@@ -7,12 +7,12 @@ from typing import Any
 
 from tensorflow.python.ops import handle_data_util
 
-import fusile.tf.control_flow
 from fusile.base.element_type import element_type
 from fusile.base.errors import UnsupportedOpError
 from fusile.base.shape import Shape
 from fusile.hlo.builder import Builder
 from fusile.hlo.ir import Module
+from fusile.tf import control_flow  # noqa: F401  (enters its converters)
 from fusile.tf.context import Context
 from fusile.tf.graph import check_supported, convert_graph
 from fusile.tf.trace import Trace
@@ -105,7 +105,7 @@ def _key(handle: Any) -> str:
 
 
 def variable_shape(handle: Any) -> Shape:
-    """The shape of the variable behind an eager handle. Raises UnsupportedOpError for other resources and unknown sizes."""
+    """The shape of the variable behind an eager handle. Raises UnsupportedOpError when it has none."""
     data = getattr(handle, "_handle_data", None) or handle_data_util.get_resource_handle_data(handle)
     if not data.is_set or len(data.shape_and_type) != 1:
         raise UnsupportedOpError("the function uses a resource that is no variable (a table, an iterator, ...)",

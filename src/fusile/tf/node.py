@@ -26,8 +26,8 @@ class Node:
         self.operation, self.type, self.name = operation, operation.type, operation.name
 
     def attribute(self, name: str) -> Any:
-        """An attribute: bytes become str, an element type stays a tf.DType, a shape a tuple (None for unknown sizes, or None
-        as a whole), a function its name."""
+        """An attribute: bytes become str, an element type stays a tf.DType, a function becomes its name, and a shape a
+        tuple (None for unknown sizes, or None as a whole)."""
         return _plain(self.operation.get_attr(name))
 
     def element_type(self, name: str = "T") -> ElementType:

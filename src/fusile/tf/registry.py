@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 Result = Instruction | AnyValue | Sequence[Instruction | AnyValue]
 Converter = Callable[["Context", "Node", list[Any]], Result]
-"""`(context, node, inputs) -> outputs`: one output may stand alone, several (or none) are a sequence. An output is an HLO
-instruction of `context.builder`, or a Value, Resource or TensorList."""
+"""`(context, node, inputs) -> outputs`: one output may stand alone, several (or none) are a sequence. An output is an
+HLO instruction of `context.builder`, or a Value, Resource or TensorList."""
 
 CONVERTERS: dict[str, Converter] = {}
 EFFECTS: set[str] = set()

@@ -15,8 +15,8 @@ from fusile.base.errors import ArgumentError
 def describe(value: Any, arrays: list[Any]) -> Hashable:
     """A key for `value`, equal for calls that one executable serves. Appends its tensors and NumPy arrays to `arrays`.
 
-    Structures are dicts, lists, tuples and named tuples. A variable counts by identity; a Python value by type and value
-    when it is hashable, by identity otherwise.
+    Structures are dicts, lists, tuples and named tuples. A variable counts by identity; a Python value by type and
+    value when it is hashable, by identity otherwise.
     """
     kind = type(value)
     if kind is EagerTensor:

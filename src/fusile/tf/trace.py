@@ -1,4 +1,4 @@
-"""Traces a Python function into a TensorFlow graph whose inputs are exactly the call's arrays, then what it captures."""
+"""Traces a Python function into a TensorFlow graph whose inputs are the call's arrays, then what it captures."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ from fusile.tf.signature import replace_arrays, take
 
 @dataclass
 class Trace:
-    """A traced function. `concrete` takes the call's arrays, in order, and gives the tensors of its result; `structure` is
-    the result with a placeholder's number for each tensor; `kept` holds objects alive whose identity is in the signature."""
+    """A traced function.
+
+    `concrete` takes the call's arrays, in order, and gives the tensors of its result; `restore` puts tensors into the
+    result's structure; `kept` holds objects alive whose identity is in the signature.
+    """
 
     name: str
     concrete: Any
-    structure: Any
+    restore: Callable[[Sequence[Any]], Any]
     function: Any
     kept: Any = field(repr=False, default=None)
 
@@ -37,13 +40,9 @@ class Trace:
         """The eager tensors and variables' handles that the last inputs of the graph stand for."""
         return list(self.concrete.captured_inputs)
 
-    def restore(self, tensors: Sequence[Any]) -> Any:
-        """The function's result with these tensors in it."""
-        return self.structure(tensors)
-
 
 def trace(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], arrays: Sequence[Any]) -> Trace:
-    """Traces `function` for arguments of these shapes and element types. What the function raises goes to the caller."""
+    """Traces `function` for arguments of these shapes and element types; what it raises goes to the caller."""
     converted = autograph_util.py_func_from_autograph(function)
     restore: list[Any] = []
 

@@ -1,4 +1,4 @@
-"""Reads and assigns eager variables in bulk; converters of the variable ops."""
+"""Reads and assigns eager variables in bulk; the converters are in `convert/variable.py`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from tensorflow.python.eager import context as eager_context
 
 
 class VariableReader:
-    """Reads a fixed list of variables by one TensorFlow op, some ten times cheaper than one by one. The tensors share the
-    variables' memory."""
+    """Reads a fixed list of variables by one TensorFlow op, some ten times cheaper than one by one. The tensors share
+    the variables' memory."""
 
     def __init__(self, handles: Sequence[Any]) -> None:
         context = eager_context.context()

@@ -10,6 +10,7 @@ from tensorflow.python.framework import tensor_util
 
 from fusile.base.element_type import S32
 from fusile.base.shape import Shape
+from fusile.hlo.builder import Builder
 from fusile.hlo.ir import Instruction
 from fusile.tf.context import Context
 from fusile.tf.convert.math import as_index
@@ -26,8 +27,11 @@ def const(context: Context, node: Node, inputs: list[Value]) -> Value:
     return context.known(tensor_util.MakeNdarray(node.operation.get_attr("value")))
 
 
-@converter("Identity", "StopGradient", "PreventGradient", "Snapshot", "PlaceholderWithDefault", "EnsureShape", "CheckNumerics",
-           "CheckNumericsV2", "DebugIdentityV2")  # fmt: skip
+PASSED_THROUGH = ("Identity", "StopGradient", "PreventGradient", "Snapshot", "PlaceholderWithDefault", "EnsureShape",
+                  "CheckNumerics", "CheckNumericsV2", "DebugIdentityV2")  # fmt: skip
+
+
+@converter(*PASSED_THROUGH)
 def identity(context: Context, node: Node, inputs: list[AnyValue]) -> AnyValue:
     return inputs[0]
 
@@ -128,10 +132,7 @@ def broadcast_gradient_arguments(context: Context, node: Node, inputs: list[Valu
     full = max(map(len, shapes))
     padded = [[1] * (full - len(s)) + s for s in shapes]
     result = np.broadcast_shapes(*map(tuple, padded))
-    both_one = [all(p[d] == 1 for p in padded) for d in range(full)]
-    own = [
-        [d for d in range(full) if p[d] != result[d] or p[d] == 1 and (both_one[d] or result[d] == 1)] for p in padded
-    ]
+    own = [[d for d in range(full) if p[d] != result[d] or result[d] == 1] for p in padded]
     return [context.known(np.array(o, dtype=node.element_type().dtype)) for o in own]
 
 
@@ -303,7 +304,7 @@ def mirror_pad(context: Context, node: Node, inputs: list[Value]) -> Instruction
     return x
 
 
-def _along(b: Any, x: Instruction, axis: int, start: int, limit: int) -> Instruction:
+def _along(b: Builder, x: Instruction, axis: int, start: int, limit: int) -> Instruction:
     sizes = x.array_shape.sizes
     starts = [start if d == axis else 0 for d in range(len(sizes))]
     return b.slice(x, starts, [limit if d == axis else s for d, s in enumerate(sizes)])

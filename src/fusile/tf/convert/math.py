@@ -1,4 +1,4 @@
-"""Elementwise arithmetic, comparisons, logic, casts and complex numbers. Each op does what TensorFlow's CPU kernel does."""
+"""Elementwise arithmetic, comparisons, logic, casts and complex numbers, as TensorFlow's CPU kernels do them."""
 
 from __future__ import annotations
 
@@ -18,20 +18,21 @@ Unary = Callable[[Builder, Instruction], Instruction]
 Binary = Callable[[Builder, Instruction, Instruction], Instruction]
 
 PLAIN_UNARY = {
-    "Abs": "abs", "ComplexAbs": "abs", "Neg": "negate", "Floor": "floor", "Ceil": "ceil",
-    "Exp": "exponential", "Expm1": "exponential_minus_one", "Log": "log", "Log1p": "log_plus_one", "Sigmoid": "logistic",
-    "Tanh": "tanh", "Sin": "sine", "Cos": "cosine", "Tan": "tan", "Sqrt": "sqrt", "Rsqrt": "rsqrt", "Erf": "erf",
-    "Erfc": "erfc", "Erfinv": "erf_inv", "Asin": "asin", "Acos": "acos", "Atan": "atan", "Sinh": "sinh", "Cosh": "cosh",
-    "Asinh": "asinh", "Acosh": "acosh", "Atanh": "atanh", "Lgamma": "lgamma", "Digamma": "digamma", "IsFinite": "is_finite",
-    "BesselI0e": "bessel_i0e", "BesselI1e": "bessel_i1e", "LogicalNot": "not_", "Invert": "not_", "Rint": "round_nearest_even",
+    "Abs": "abs", "ComplexAbs": "abs", "Neg": "negate", "Floor": "floor", "Ceil": "ceil", "Exp": "exponential",
+    "Expm1": "exponential_minus_one", "Log": "log", "Log1p": "log_plus_one", "Sigmoid": "logistic", "Tanh": "tanh",
+    "Sin": "sine", "Cos": "cosine", "Tan": "tan", "Sqrt": "sqrt", "Rsqrt": "rsqrt", "Erf": "erf", "Erfc": "erfc",
+    "Erfinv": "erf_inv", "Asin": "asin", "Acos": "acos", "Atan": "atan", "Sinh": "sinh", "Cosh": "cosh",
+    "Asinh": "asinh", "Acosh": "acosh", "Atanh": "atanh", "Lgamma": "lgamma", "Digamma": "digamma",
+    "IsFinite": "is_finite", "BesselI0e": "bessel_i0e", "BesselI1e": "bessel_i1e", "LogicalNot": "not_",
+    "Invert": "not_", "Rint": "round_nearest_even",
 }  # fmt: skip
 """TensorFlow's op -> the builder's method, where they mean the same."""
 
 PLAIN_BINARY = {
     "Add": "add", "AddV2": "add", "Sub": "subtract", "Mul": "multiply", "Div": "divide", "RealDiv": "divide",
     "TruncateMod": "remainder", "Mod": "remainder", "Maximum": "maximum", "Minimum": "minimum",
-    "Pow": "power", "Atan2": "atan2", "LogicalAnd": "and_", "LogicalOr": "or_", "BitwiseAnd": "and_", "BitwiseOr": "or_",
-    "BitwiseXor": "xor", "NextAfter": "next_after", "Complex": "complex",
+    "Pow": "power", "Atan2": "atan2", "LogicalAnd": "and_", "LogicalOr": "or_", "BitwiseAnd": "and_",
+    "BitwiseOr": "or_", "BitwiseXor": "xor", "NextAfter": "next_after", "Complex": "complex",
 }  # fmt: skip
 
 COMPARISONS = {"Equal": "EQ", "NotEqual": "NE", "Less": "LT", "LessEqual": "LE", "Greater": "GT", "GreaterEqual": "GE"}
@@ -54,7 +55,8 @@ def _enter_plain() -> None:
 
 
 def compare(context: Context, node: Node, inputs: list[Value], direction: str) -> Instruction:
-    return context.builder.compare(*context.broadcast(*inputs), direction)
+    x, y = context.broadcast(*inputs)
+    return context.builder.compare(x, y, direction)
 
 
 _enter_plain()
@@ -321,8 +323,8 @@ def cast(context: Context, node: Node, inputs: list[Value]) -> Instruction:
 
 
 def cast_wrapping(b: Builder, x: Instruction, to: ElementType) -> Instruction:
-    """TensorFlow's cast: what the processor's conversion gives. A float out of an integer's range becomes the lowest s32 or
-    s64, or that value's low bits; HLO's convert saturates."""
+    """TensorFlow's cast: what the processor's conversion gives. A float out of an integer's range becomes the lowest
+    s32 or s64, or that value's low bits, where HLO's convert saturates."""
     of = x.array_shape.element_type
     if of.is_complex and not to.is_complex:
         x = b.real(x) if not to.is_predicate else x

@@ -80,8 +80,8 @@ def argmin(context: Context, node: Node, inputs: list[Value]) -> Instruction:
 
 
 def _arg(context: Context, node: Node, inputs: list[Value], better: str) -> Instruction:
-    """The first place of the extreme. TensorFlow starts from the worst finite number at place 0 and takes what is better,
-    so NaN never wins: a comparison with that number first gives the same."""
+    """The first place of the extreme. TensorFlow starts from the worst finite number at place 0 and takes what is
+    better, so NaN never wins; a comparison with that number first gives the same."""
     b, x = context.builder, inputs[0]
     (axis,) = axes_of(context, inputs[1], x.rank)
     if x.sizes[axis] == 0:
@@ -102,7 +102,7 @@ def _arg(context: Context, node: Node, inputs: list[Value], better: str) -> Inst
 def _largest(of: ElementType) -> float:
     import ml_dtypes
 
-    return float(ml_dtypes.finfo(of.dtype).max)
+    return float(ml_dtypes.finfo(of.dtype).max)  # type: ignore[no-untyped-call]
 
 
 def _arg_computation(of: ElementType, better: str) -> Computation:

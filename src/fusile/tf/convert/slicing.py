@@ -22,7 +22,7 @@ from fusile.tf.value import Value
 
 @dataclass
 class Extent:
-    """What one dimension's slice takes: `count` elements from `start` (a number or, at run time, a scalar) by `stride`."""
+    """What one dimension's slice takes: `count` elements by `stride` from `start`, a number or a scalar at run time."""
 
     start: int | Instruction
     count: int
@@ -80,8 +80,8 @@ def strided_slice_of(context: Context, node: Node, sizes: Sequence[int], vectors
             result.append(1)
         else:
             size = sizes[len(extents)]
-            ends = (element(context, v, i) for v in (begin, end, strides))
-            extents.append(_extent(context, size, *ends, has))
+            first, last, step = (element(context, v, i) for v in (begin, end, strides))
+            extents.append(_extent(context, size, first, last, step, has))
             if not has["shrink_axis"]:
                 result.append(extents[-1].count)
     for size in sizes[len(extents) :]:
