@@ -88,12 +88,19 @@ def _replace(old: Instruction, new: Instruction) -> None:
     erase_unused(old)
 
 
+def _replace_element(old: Instruction, new: Instruction) -> None:
+    """As `_replace`, but the tuple stays, even unused."""
+    assert old.computation is not None
+    old.replace_all_uses(new)
+    old.computation.erase(old)
+
+
 def _forward_unchanged(loop: Instruction, unchanged: list[int]) -> bool:
     """Outside, an element that the loop passes on is the initial one."""
     changed = False
     for user in list(loop.users):
         if isinstance(user.op, GetTupleElement) and user.op.index in unchanged:
-            _replace(user, loop.operands[user.op.index])
+            _replace_element(user, loop.operands[user.op.index])
             changed = True
     return changed
 
@@ -195,7 +202,7 @@ def _extend(loop: Instruction, op: While, more: list[Instruction]) -> None:
     elements = {i: computation.add(GetTupleElement(i), [new], source=loop.source) for i in range(count)}
     for user in list(loop.users):
         if isinstance(user.op, GetTupleElement):
-            _replace(user, elements[user.op.index])
+            _replace_element(user, elements[user.op.index])
     if loop.users or loop.is_root:
         loop.replace_all_uses(computation.add(Tuple(), list(elements.values()), source=loop.source))
     computation.erase(loop)

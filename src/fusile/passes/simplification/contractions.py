@@ -10,8 +10,9 @@ from dataclasses import replace
 
 from fusile.hlo.ir import Instruction
 from fusile.hlo.opset.contraction import Convolution, Dot
-from fusile.hlo.opset.elementwise import Convert, Multiply
+from fusile.hlo.opset.elementwise import Add, Convert, Multiply
 from fusile.hlo.opset.shape import Broadcast, Reshape, Transpose
+from fusile.passes.simplification.values import full
 from fusile.rewrite.patterns import anything, of
 from fusile.rewrite.rules import Match, Rule, exact, moves
 
@@ -78,7 +79,10 @@ def _outer_product(m: Match) -> Instruction | str:
     batch = len(op.lhs_batch)
     left = _spread(m, m.x, [*op.lhs_batch, *rows], batch, batch)
     right = _spread(m, m.y, [*op.rhs_batch, *columns], batch + len(rows), batch)
-    return m.add(Multiply(), left, right)
+    product = m.add(Multiply(), left, right)
+    kind = m.root.array_shape.element_type
+    # A sum starts at 0.0, which makes a product of -0.0 one of 0.0.
+    return m.add(Add(), product, full(m, 0)) if kind.is_float or kind.is_complex else product
 
 
 def _dot_without_batch(m: Match) -> Instruction | str:
@@ -140,7 +144,7 @@ CANONICAL = (
         "outer-product",
         of(Dot, x, y),
         _outer_product,
-        exact("one product a sum; the sign of a zero sum is open in HLO"),
+        exact("0.0 + x * y, rounded as the sum is"),
     ),
     Rule("dot-without-batch", of(Dot, x, y), _dot_without_batch, moves(SUMS)),
 )

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -78,7 +79,8 @@ def _slice_of_concatenate(m: Match) -> Instruction | str:
     op, inner = _slice_op(m.root), m.inner.op
     assert isinstance(inner, Concatenate)
     d = inner.dimension
-    offset, kept, first = 0, [], 0
+    offset = first = 0
+    kept: list[Instruction] = []
     for part in m.inner.operands:
         size = part.array_shape.sizes[d]
         if size and offset < op.limits[d] and offset + size > op.starts[d]:
@@ -256,7 +258,7 @@ def _gather_as_slice(m: Match) -> Instruction | str:
     return _gathered(m, op, base, limits, strides)
 
 
-def _even_step(rows: np.ndarray) -> int | None:  # type: ignore[type-arg]
+def _even_step(rows: np.ndarray[Any, Any]) -> int | None:
     steps = np.diff(rows[:, 0])
     return int(steps[0]) if steps[0] > 0 and (steps == steps[0]).all() else None
 

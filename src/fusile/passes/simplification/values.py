@@ -137,7 +137,7 @@ def filled(value: Any) -> Replacement:
 
 def captured(name: str = "x") -> Replacement:
     """The replacement that is what the pattern calls `name`."""
-    return lambda m: getattr(m, name)  # type: ignore[no-any-return]
+    return lambda m: getattr(m, name)
 
 
 def applied(op: Op, *names: str) -> Replacement:
