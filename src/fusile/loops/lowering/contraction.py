@@ -183,28 +183,35 @@ class _Writer:
                      accumulator: Buffer) -> Body:  # fmt: skip
         depth = [self.math.bound(self.fresh("k"), size) for size in self.shape.depth]
         coordinates = [const(0) if size == 1 else k for k, size in zip(depth, self.shape.depth, strict=True)]
-        body: Body = tuple(
-            self._vector(live, lambda lane, v=v, offset=offset: self._multiply_add(
-                batch, rows, self.math.add(self.math.add(column_base, const(offset)), lane), coordinates, accumulator, v, lane))
-            for v, (offset, live) in enumerate(vectors)
-        )  # fmt: skip
+        whole = [(v, offset) for v, (offset, live) in enumerate(vectors) if live == self.tile.lanes]
+        groups = [(whole, self.tile.lanes)] if whole else []
+        groups += [([(v, offset)], live) for v, (offset, live) in enumerate(vectors) if live < self.tile.lanes]
+
+        def step(group: list[tuple[int, int]]) -> Callable[[Var], Body]:
+            places = [(v, self.math.add(column_base, const(offset))) for v, offset in group]
+            return lambda lane: self._multiply_add(batch, rows, [(v, self.math.add(p, lane)) for v, p in places], coordinates, accumulator, lane)
+
+        body: Body = tuple(self._vector(live, step(group)) for group, live in groups)
         loops = [(k, size) for k, size in zip(depth, self.shape.depth, strict=True) if size > 1]
         for number, (k, size) in enumerate(reversed(loops)):
             kind = LoopKind.PIPELINED if number == 0 and size >= 8 else LoopKind.SERIAL
             body = (For(k, const(size), body, kind),)
         return body
 
-    def _multiply_add(self, batch: Sequence[Expr], rows: Sequence[tuple[Expr, ...]], column: Expr, depth: Sequence[Expr],
-                      accumulator: Buffer, vector: int, lane: Var) -> Body:  # fmt: skip
-        """One vector of the right-hand side times one element (or vector) of each row."""
-        columns = self.math.unflatten(column, self.shape.columns)
+    def _multiply_add(self, batch: Sequence[Expr], rows: Sequence[tuple[Expr, ...]], places: Sequence[tuple[int, Expr]],
+                      depth: Sequence[Expr], accumulator: Buffer, lane: Var) -> Body:  # fmt: skip
+        """Vectors of the right-hand side times one element (or vector) of each row. All vectors first, then row by row: so one
+        broadcast element is live at a time and the accumulators stay in registers."""
         block = self.elemental.block()
-        rhs = self._operand(1, self.shape.rhs(batch, (), columns, depth), block)
-        right = block.let(rhs, "b")
+        right = []
+        for vector, column in places:
+            columns = self.math.unflatten(column, self.shape.columns)
+            right.append((vector, columns, block.let(self._operand(1, self.shape.rhs(batch, (), columns, depth), block), "b")))
         for i, row in enumerate(rows):
-            lhs = self._operand(0, self.shape.lhs(batch, row, columns, depth), block)
-            cell = (const(i), const(vector), lane)
-            block.emit(Store(accumulator, cell, self._fused(lhs, right, Load(accumulator, cell))))
+            for vector, columns, b in right:
+                lhs = self._operand(0, self.shape.lhs(batch, row, columns, depth), block)
+                cell = (const(i), const(vector), lane)
+                block.emit(Store(accumulator, cell, self._fused(lhs, b, Load(accumulator, cell))))
         return block.body()
 
     def _operand(self, number: int, indices: tuple[Expr, ...], block: Block) -> Expr:
