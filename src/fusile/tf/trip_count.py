@@ -39,8 +39,10 @@ def loop_invariants(body: Any) -> list[bool]:
 
 
 def trip_count(condition: Any, body: Any, inputs: Sequence[AnyValue], invariant: Sequence[bool]) -> TripCount | None:
-    """How often a loop counted by `counter < limit` runs, where the condition says so. Terms and-ed to it can only end it
-    earlier."""
+    """How often a loop counted by `counter < limit` runs, where its condition says so.
+
+    Other terms that are and-ed to it can only end the loop earlier.
+    """
     terms = _terms(condition.outputs[0])
     counts = [_count(condition, body, term, inputs, invariant) for term in terms]
     found = [c for c in counts if c is not None]

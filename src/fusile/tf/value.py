@@ -75,9 +75,9 @@ EMPTY = np.zeros(0)
 class TensorList:
     """A TensorList: a buffer [capacity, ...] and how many of its elements are in use (s32).
 
-    Lists are immutable values: each op gives a new one. `buffer` is None until the elements' shape is known. `change` is by
-    how much the length has changed in this computation, None when that varies. `uniform` is
-    what every element in use is known to equal: gradients of loops keep shapes in such lists.
+    Lists are immutable values: each op gives a new one. `buffer` is None until the shape of the elements is known.
+    `change` is by how much the length has changed in this computation, None when that varies. `uniform` is what every
+    element in use is known to equal: gradients of loops keep shapes in such lists.
     """
 
     element_type: ElementType
