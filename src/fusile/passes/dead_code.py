@@ -31,6 +31,8 @@ class DeadCode:
         for computation in reversed(module.computations()):
             changed |= remove_dead(computation)
             for instruction in list(computation.instructions):
+                if instruction.computation is None:
+                    continue  # what an earlier loop no longer takes
                 if isinstance(instruction.op, While):
                     changed |= _shrink_while(instruction, instruction.op)
                 elif isinstance(instruction.op, Conditional):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+
 from fusile.hlo.ir import Computation, Instruction, Op
 
 
@@ -9,7 +12,15 @@ def has_effect(op: Op) -> bool:
     """True when running `op` does more than give a result: a custom call that says so, or an op that calls one."""
     if getattr(op, "has_effect", op.has_side_effect):
         return True
-    return any(has_effect(i.op) for c in _reachable(op) for i in c.instructions if not i.op.computations())
+    if not may_call(type(op)):
+        return False
+    return any(has_effect(i.op) for c in _reachable(op) for i in c.instructions if not may_call(type(i.op)))
+
+
+@functools.cache
+def may_call(op: type[Op]) -> bool:
+    """True of ops with computations among their attributes."""
+    return any("Computation" in str(f.type) for f in dataclasses.fields(op))
 
 
 def is_removable(instruction: Instruction) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from fusile.hlo.ir import Instruction, Op
 
@@ -44,8 +45,7 @@ def of(
     return Pattern(classes, operands or None, name, where)
 
 
-@dataclass(frozen=True)
-class Mismatch:
+class Mismatch(NamedTuple):
     """Where a pattern and an instruction part."""
 
     pattern: Pattern

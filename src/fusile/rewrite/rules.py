@@ -152,6 +152,14 @@ def _element_types(root: Instruction) -> list[ElementType]:
     return [leaf.element_type for shape in shapes for leaf in shape.leaves()]
 
 
+def _operand_ops(pattern: Pattern) -> frozenset[type[Op]]:
+    """The ops of one of which some operand must be for the pattern to match; empty when operands may be any."""
+    for operand in pattern.operands or ():
+        if operand.ops:
+            return frozenset(operand.ops)
+    return frozenset()
+
+
 class RuleSet:
     """Rules by the class of their root op, in the order in which they are tried."""
 
@@ -160,10 +168,11 @@ class RuleSet:
         repeated = [name for name, count in Counter(r.name for r in rules).items() if count > 1]
         if repeated:
             raise ValueError(f"several rules are named {', '.join(repeated)}")
-        self.by_root: dict[type[Op], list[Rule]] = {}
+        self.by_root: dict[type[Op], list[tuple[Rule, frozenset[type[Op]]]]] = {}
+        """For each root op the rules, each with the ops of which an operand must be one (empty: any)."""
         for rule in rules:
             for op in rule.pattern.ops:
-                self.by_root.setdefault(op, []).append(rule)
+                self.by_root.setdefault(op, []).append((rule, _operand_ops(rule.pattern)))
 
 
 def apply_rules(module: Module, rules: RuleSet, numerics: str = "exact", fired: Counter[str] | None = None) -> bool:
@@ -206,7 +215,10 @@ class _Driver:
         return True
 
     def _rewrite(self, instruction: Instruction) -> bool:
-        for rule in self.rules.by_root.get(type(instruction.op), ()):
+        operand_ops = {type(o.op) for o in instruction.operands}
+        for rule, needed in self.rules.by_root.get(type(instruction.op), ()):
+            if needed and operand_ops.isdisjoint(needed):
+                continue
             found = rule.attempt(instruction, self.numerics)
             if isinstance(found, Match):
                 self.fired[rule.name] += 1

@@ -26,6 +26,7 @@ from fusile.passes.simplification.values import (
     captured,
     filled,
     full,
+    is_computed,
     is_float,
     is_half,
     is_highest,
@@ -43,6 +44,7 @@ from fusile.rewrite.patterns import anything, of
 from fusile.rewrite.rules import Match, Replacement, Rule, exact, fast, integers, moves
 
 x, y = anything("x"), anything("y")
+computed = anything("x", is_computed)
 c, d = anything("c", is_constant), anything("d", is_constant)
 zero, positive_zero, negative_zero = (
     anything("", is_zero),
@@ -90,7 +92,7 @@ ADDITION = (
     Rule("add-negative-zero", of(Add, x, negative_zero), captured(), exact("x + -0.0 is x, for both zeros too")),
     Rule("add-zero", of(Add, x, positive_zero), captured(), fast("-0.0 + 0.0 is 0.0, not -0.0")),
     Rule("add-negated", of(Add, x, of(Negate, y)), applied(Subtract(), "x", "y"), exact(SAME_BITS)),
-    Rule("add-constants", of(Add, of(Add, x, c), d), _combined(Add()), integers("floats round twice")),
+    Rule("add-constants", of(Add, of(Add, computed, c), d), _combined(Add()), integers("floats round twice")),
     Rule("subtract-zero", of(Subtract, x, positive_zero), captured(), exact("x - 0.0 is x, for both zeros too")),
     Rule("subtract-itself", of(Subtract, x, x), filled(0), integers("x - x is NaN for NaN and infinite x")),
     Rule("subtract-negated", of(Subtract, x, of(Negate, y)), applied(Add(), "x", "y"), exact(SAME_BITS)),
@@ -116,7 +118,12 @@ MULTIPLICATION = (
     Rule("multiply-minus-one", of(Multiply, x, minus_one), applied(Negate(), "x"), exact(SIGN)),
     Rule("multiply-zero", of(Multiply, x, zero), filled(0), fast("0 * x is NaN for infinite x, -0.0 for negative x")),
     Rule("multiply-negated", of(Multiply, of(Negate, x), of(Negate, y)), applied(Multiply(), "x", "y"), exact(SIGN)),
-    Rule("multiply-constants", of(Multiply, of(Multiply, x, c), d), _combined(Multiply()), fast("floats round twice")),
+    Rule(
+        "multiply-constants",
+        of(Multiply, of(Multiply, computed, c), d),
+        _combined(Multiply()),
+        fast("floats round twice"),
+    ),
     Rule("divide-one", of(Divide, x, one), captured(), exact(ROUNDS)),
     Rule("divide-minus-one", of(Divide, x, minus_one), applied(Negate(), "x"), exact(SIGN)),
     Rule(
@@ -149,10 +156,16 @@ EXTREMA = (
     Rule("maximum-highest", of(Maximum, x, anything("y", is_highest)), captured("y"), integers("max(NaN, inf) is NaN")),
     Rule("minimum-lowest", of(Minimum, x, anything("y", is_lowest)), captured("y"), integers("min(NaN, -inf) is NaN")),
     Rule(
-        "maximum-constants", of(Maximum, of(Maximum, x, c), d), _combined(Maximum()), exact("nothing rounds, NaN stays")
+        "maximum-constants",
+        of(Maximum, of(Maximum, computed, c), d),
+        _combined(Maximum()),
+        exact("nothing rounds, NaN stays"),
     ),
     Rule(
-        "minimum-constants", of(Minimum, of(Minimum, x, c), d), _combined(Minimum()), exact("nothing rounds, NaN stays")
+        "minimum-constants",
+        of(Minimum, of(Minimum, computed, c), d),
+        _combined(Minimum()),
+        exact("nothing rounds, NaN stays"),
     ),
 )
 

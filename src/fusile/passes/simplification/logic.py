@@ -25,6 +25,7 @@ from fusile.passes.simplification.values import (
     filled,
     full,
     is_all_ones,
+    is_computed,
     is_false,
     is_true,
     is_unsigned,
@@ -41,10 +42,6 @@ true, false = anything("", is_true), anything("", is_false)
 OPPOSITE = {"EQ": "NE", "NE": "EQ", "LT": "GE", "GE": "LT", "GT": "LE", "LE": "GT"}
 MIRRORED = {"EQ": "EQ", "NE": "NE", "LT": "GT", "GT": "LT", "LE": "GE", "GE": "LE"}
 BITS = "takes no floats"
-
-
-def _is_computed(instruction: Instruction) -> bool:
-    return not is_constant(instruction)
 
 
 def _opposite(m: Match) -> Instruction | str:
@@ -164,7 +161,7 @@ COMPARISON = (
     ),
     Rule(
         "constant-to-the-right",
-        of(Compare, anything("x", is_constant), anything("y", _is_computed)),
+        of(Compare, anything("x", is_constant), anything("y", is_computed)),
         _mirrored,
         moves("x < y and y > x are one predicate, of NaN too"),
     ),

@@ -9,8 +9,13 @@ import numpy as np
 
 from fusile.hlo.ir import Instruction, Op
 from fusile.hlo.opset.shape import Broadcast
-from fusile.rewrite.constants import constant_array, splat
+from fusile.rewrite.constants import constant_array, is_constant, splat
 from fusile.rewrite.rules import Match, Replacement
+
+
+def is_computed(instruction: Instruction) -> bool:
+    """True of all but constants and broadcasts of them."""
+    return not is_constant(instruction)
 
 
 def is_value(instruction: Instruction, value: float) -> bool:
