@@ -70,9 +70,11 @@ class RandomModule:
         return self.b.constant(array)
 
     def grow(self) -> None:
-        step = self.pick((self.elementwise, self.elementwise, self.elementwise, self.logic, self.shape, self.shape, self.slice,
-                          self.reduce, self.dot, self.loop))  # fmt: skip
-        result = step()
+        common, rare = (
+            (self.elementwise, self.elementwise, self.elementwise, self.shape, self.shape),
+            (self.dot, self.loop),
+        )
+        result = self.pick((*common, self.logic, self.slice, self.reduce, *rare))()
         if result is not None and result.array_shape.elements < 4000:
             self.values.append(result)
 
@@ -145,7 +147,9 @@ class RandomModule:
             value = self.b.constant(self.pick(VALUES[x.array_shape.element_type]), x.array_shape.element_type)
             return self.b.pad(x, value, low, high, interior)
         if what == 2:
-            return self.b.concatenate([x, self.like(x), x][: int(self.random.integers(1, 4))], int(self.random.integers(rank)))
+            return self.b.concatenate(
+                [x, self.like(x), x][: int(self.random.integers(1, 4))], int(self.random.integers(rank))
+            )
         if what == 3:
             return self.b.reverse(x, [d for d in range(rank) if self.random.random() < 0.5])
         starts_at = [self.b.constant(self.random.integers(-2, 6), S32) for _ in sizes]
