@@ -12,6 +12,7 @@ import numpy as np
 from fusile.base.element_type import PRED, S32
 from fusile.hlo.builder import Builder
 from fusile.hlo.ir import Computation, Instruction
+from fusile.hlo.opset.structure import Constant
 from fusile.tf.context import Context
 from fusile.tf.crossing import Boundary, leaves_of, like
 from fusile.tf.graph import called_graph, convert_graph
@@ -19,7 +20,7 @@ from fusile.tf.lists import with_buffer, with_capacity
 from fusile.tf.node import Node
 from fusile.tf.registry import converter
 from fusile.tf.trip_count import TripCount, loop_invariants, trip_count
-from fusile.tf.value import AnyValue, TensorList, Value, merged_uniform
+from fusile.tf.value import AnyValue, Optional, TensorList, Value, merged_uniform
 
 
 @converter("PartitionedCall", "StatefulPartitionedCall", effect=True)
@@ -95,16 +96,24 @@ def _conditional(context: Context, names: list[str], index: Instruction, values:
 
 
 def _agree(context: Context, branches: list[Branch]) -> None:
-    """Makes lists that branches give alike: where one knows the elements' shape or a larger capacity, all take it."""
+    """Makes lists and optionals that branches give alike: where one knows the elements' shape or a larger capacity, all
+    take it; where one lacks values that another has, it gives zeros."""
     for i, outputs in enumerate(zip(*(b.outputs for b in branches), strict=True)):
         lists = [v for v in outputs if isinstance(v, TensorList)]
         shapes = [v.element_shape for v in lists if v.buffer is not None and v.element_shape is not None]
+        present = [v.values for v in outputs if isinstance(v, Optional) and v.values is not None]
         uniform = functools.reduce(merged_uniform, [v.uniform for v in lists]) if lists else None
         for branch in branches:
             value = branch.outputs[i]
+            if isinstance(value, Optional) and value.values is None and present:
+                branch.outputs[i] = Optional(tuple(_zeros(branch.context, v) for v in present[0]))
             if isinstance(value, TensorList):
                 value = with_capacity(branch.context, value.with_uniform(uniform), max(v.capacity for v in lists))
                 branch.outputs[i] = with_buffer(branch.context, value, shapes[0]) if shapes else value
+
+
+def _zeros(context: Context, like: Value) -> Value:
+    return context.value(context.builder.full(0, like.shape))
 
 
 def _same_known(values: list[AnyValue]) -> bool:
@@ -116,6 +125,23 @@ def _same_known(values: list[AnyValue]) -> bool:
     return all(
         a is not None and first is not None and a.dtype == first.dtype and np.array_equal(a, first) for a in arrays
     )
+
+
+@converter("OptionalFromValue")
+def optional_from_value(context: Context, node: Node, inputs: list[Any]) -> Optional:
+    return Optional(tuple(inputs))
+
+
+@converter("OptionalNone")
+def optional_none(context: Context, node: Node, inputs: list[Any]) -> Optional:
+    return Optional(None)
+
+
+@converter("OptionalGetValue", effect=True)
+def optional_get_value(context: Context, node: Node, inputs: list[Any]) -> list[Value]:
+    if inputs[0].values is None:
+        raise context.unsupported("a value that no branch has is asked for")
+    return list(inputs[0].values)
 
 
 # -- loops
@@ -195,17 +221,42 @@ def _emit_loop(
     for key, leaf in zip(boundary.keys, leaves, strict=True):
         if key in assigned:
             context.variables[key] = context.value(leaf)
-    return [
-        _known_length(context, o, v, a, count) for o, v, a in zip(outputs, boundary.values, body.outputs, strict=True)
-    ]
+    return [_known_length(context, o, i, boundary, body, count) for i, o in enumerate(outputs)]
 
 
-def _known_length(
-    context: Context, output: AnyValue, before: AnyValue, after: AnyValue, count: TripCount | None
-) -> AnyValue:
-    """After a loop of a known number of iterations, a list that gets one element in each has a known length."""
+def _known_length(context: Context, output: AnyValue, position: int, boundary: Boundary, body: Branch,
+                  count: TripCount | None) -> AnyValue:  # fmt: skip
+    """A list's length after a loop of a known number of iterations, each of which adds an element."""
+    before, after = boundary.values[position], body.outputs[position]
     if not (isinstance(output, TensorList) and isinstance(before, TensorList) and isinstance(after, TensorList)):
         return output
-    if count is None or not count.exact or before.length.known is None or after.change is None:
+    if count is None or not count.exact or before.length.known is None or output.length.known is not None:
         return output
-    return replace(output, length=context.known(before.length.known + count.most * after.change))
+    length = int(before.length.known)
+    if after.change is not None:
+        return replace(output, length=context.known(length + count.most * after.change, S32))
+    first = _first_written(boundary, body, after)
+    return output if first is None else replace(output, length=context.known(max(length, first + count.most), S32))
+
+
+def _first_written(boundary: Boundary, body: Branch, after: TensorList) -> int | None:
+    """The first index, when iteration n writes element first + n: the new length is max(length, counter + 1)."""
+    length = after.length.instruction
+    reached = length.operands[1] if length.opcode == "maximum" else None
+    if reached is None or not _is_next(reached, reached.operands[0]):
+        return None
+    counter = reached.operands[0].operands[0] if reached.operands[0].opcode == "convert" else reached.operands[0]
+    for position, parameter in boundary.array_parameters(body.context.builder.computation):
+        value, output = boundary.values[position], body.outputs[position]
+        if parameter is counter and isinstance(value, Value) and isinstance(output, Value):
+            counts = output.known is None and _is_next(output.instruction, counter)
+            return int(value.known) if counts and value.known is not None else None
+    return None
+
+
+def _is_next(x: Instruction, of: Instruction) -> bool:
+    """Whether x is `of` + 1."""
+    if x.opcode != "add" or x.operands[0] is not of:
+        return False
+    step = x.operands[1].op
+    return isinstance(step, Constant) and bool((step.literal.array == 1).all())

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from fusile.hlo.ir import Instruction
+from fusile.hlo.ir import Computation, Instruction
 from fusile.tf.context import Context
-from fusile.tf.value import AnyValue, Resource, TensorList, Value
+from fusile.tf.value import AnyValue, Optional, Resource, TensorList, Value
 
 
 def leaves_of(value: AnyValue, fixed: bool) -> list[Value]:
@@ -20,6 +20,8 @@ def leaves_of(value: AnyValue, fixed: bool) -> list[Value]:
     if isinstance(value, TensorList):
         buffer = [value.buffer] if value.buffer is not None else []
         return [*buffer, *([] if fixed and value.length.known is not None else [value.length])]
+    if isinstance(value, Optional):
+        return list(value.values or ())
     return []
 
 
@@ -32,6 +34,8 @@ def like(context: Context, value: AnyValue, fixed: bool, leaves: Iterator[Instru
         known = fixed and value.length.known is not None
         length = value.length.within(context.builder) if known else context.value(next(leaves))
         return replace(value, buffer=buffer, length=length, change=0)
+    if isinstance(value, Optional) and value.values is not None:
+        return Optional(tuple(context.value(next(leaves)) for _ in value.values))
     return value
 
 
@@ -47,6 +51,15 @@ class Boundary:
         arrays = [leaf for v, f in zip(self.values, self.fixed, strict=True) for leaf in leaves_of(v, f)]
         arrays += [self.context.variables[k] for k in self.keys]
         return [a.instruction for a in arrays]
+
+    def array_parameters(self, computation: Computation) -> Iterator[tuple[int, Instruction]]:
+        """The position of each value that is an array, and its parameter in a computation entered."""
+        number = 0
+        for position, (value, fixed) in enumerate(zip(self.values, self.fixed, strict=True)):
+            count = len(leaves_of(value, fixed))
+            if isinstance(value, Value) and count:
+                yield position, computation.parameters[number]
+            number += count
 
     def enter(self, inner: Context) -> list[AnyValue]:
         """Gives the computation of `inner` its parameters; the values as seen inside."""

@@ -139,7 +139,7 @@ def set_item(context: Context, node: Node, inputs: list[Any]) -> TensorList:
     if value.length.known is not None and int(value.length.known) == value.capacity:
         return stored
     reached = b.add(b.convert(index.instruction, S32), b.constant(1, S32))
-    return replace(stored, length=context.value(b.maximum(value.length.instruction, reached)))
+    return replace(stored, length=context.value(b.maximum(value.length.instruction, reached)), change=None)
 
 
 @converter("TensorListGetItem", effect=True)

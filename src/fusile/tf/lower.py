@@ -45,9 +45,10 @@ def lower(trace: Trace, freeze: bool = False) -> Lowering:
     before = dict(context.variables)
     outputs = convert_graph(context, graph, inputs)
     results = [_array(context, value, i) for i, value in enumerate(outputs)]
-    assigned = [i for i, handle in enumerate(handles) if context.variables[_key(handle)] is not before[_key(handle)]]
-    if assigned and freeze:
+    changed = {key for key, value in context.variables.items() if value is not before[key]}
+    if changed and freeze:
         raise UnsupportedOpError("a frozen function assigns a variable", hint="compile it without freeze=True")
+    assigned = [i for i, handle in enumerate(handles) if _key(handle) in changed]
     new = [context.variables[_key(handles[i])].instruction for i in assigned]
     module = context.builder.module(context.builder.tuple([*(r.instruction for r in results), *new]))
     first = trace.arguments + len(tensors)

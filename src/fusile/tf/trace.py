@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.autograph.core import ag_ctx
 from tensorflow.python.eager.polymorphic_function import autograph_util
 
 from fusile.tf.signature import replace_arrays, take
@@ -49,7 +50,8 @@ def trace(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
     def flat(*tensors: Any) -> list[Any]:
         given = iter(tensors)
         new_args, new_kwargs = replace_arrays((tuple(args), dict(kwargs)), take(given))
-        outputs, rebuild = flatten_result(converted(*new_args, **new_kwargs))
+        with ag_ctx.ControlStatusCtx(status=ag_ctx.Status.ENABLED):
+            outputs, rebuild = flatten_result(converted(*new_args, **new_kwargs))
         restore[:] = [rebuild]
         return outputs
 

@@ -97,7 +97,17 @@ class TensorList:
         return self.capacity == 0 or (self.length.known is not None and int(self.length.known) < self.capacity)
 
 
-AnyValue = Value | Resource | TensorList | None
+@dataclass(frozen=True, slots=True, eq=False)
+class Optional:
+    """Values that one branch has and another lacks; gradients of branches pass intermediate values so.
+
+    `values` is None for a branch that has none.
+    """
+
+    values: tuple[Value, ...] | None
+
+
+AnyValue = Value | Resource | TensorList | Optional | None
 
 
 def merged_uniform(a: np.ndarray | None, b: np.ndarray | None) -> np.ndarray | None:

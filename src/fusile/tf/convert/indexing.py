@@ -30,7 +30,7 @@ def take(b: Builder, x: Instruction, indices: Instruction, axis: int, batch: int
     offset = [*range(batch, axis), *range(axis + inside, rank - 1 + inside)]
     slices = [1 if d == axis or d < batch else s for d, s in enumerate(x.array_shape.sizes)]
     slices[axis] = min(1, x.array_shape.sizes[axis])
-    op = Gather(tuple(offset), (axis,), tuple(range(batch)), tuple(range(batch)), (axis,), index_rank, tuple(slices))
+    op = Gather(tuple(offset), (axis,), tuple(range(batch)), tuple(range(batch)), (axis,), index_rank, tuple(slices))  # type: ignore[call-arg]
     return b.emit(op, x, as_index(b, indices))
 
 
@@ -47,7 +47,7 @@ def take_nd(b: Builder, x: Instruction, indices: Instruction) -> Instruction:
     sizes = x.array_shape.sizes
     offset = tuple(range(batch, batch + len(sizes) - depth))
     leading = tuple(range(depth))
-    op = Gather(offset, leading, (), (), leading, batch, (*(min(1, s) for s in sizes[:depth]), *sizes[depth:]))
+    op = Gather(offset, leading, (), (), leading, batch, (*(min(1, s) for s in sizes[:depth]), *sizes[depth:]))  # type: ignore[call-arg]
     return b.emit(op, x, as_index(b, indices))
 
 
@@ -68,7 +68,7 @@ def put_rows(
     rank = indices.array_shape.rank
     sizes = (*indices.array_shape.sizes, *x.array_shape.sizes[1:])
     window = tuple(range(rank, len(sizes)))
-    op = Scatter(window, (0,), (), (), (0,), rank, computation)
+    op = Scatter(window, (0,), (), (), (0,), rank, computation)  # type: ignore[call-arg]
     return b.emit(op, x, as_index(b, indices), b.broadcast_to(updates, sizes))
 
 
