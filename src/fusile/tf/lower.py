@@ -15,6 +15,7 @@ from fusile.hlo.ir import Module
 from fusile.tf import control_flow  # noqa: F401  (enters its converters)
 from fusile.tf.context import Context
 from fusile.tf.graph import check_supported, convert_graph
+from fusile.tf.signature import as_numpy
 from fusile.tf.trace import Trace
 from fusile.tf.value import AnyValue, Resource, TensorList, Value
 from fusile.tf.variables import VariableReader
@@ -67,13 +68,13 @@ def _inputs(context: Context, trace: Trace, freeze: bool) -> tuple[list[AnyValue
             resources[resource.key] = (resource, captured)
             values.append(resource)
         elif freeze:
-            values.append(context.known(captured.numpy()))
+            values.append(context.known(as_numpy(captured)))
         else:
             values.append(_parameter(context, symbol))
             tensors.append(captured)
     for key, (resource, handle) in resources.items():
         if freeze:
-            context.variables[key] = context.known(read_variables([handle])[0].numpy())
+            context.variables[key] = context.known(as_numpy(read_variables([handle])[0]))
         else:
             context.variables[key] = context.value(context.builder.parameter(resource.shape, "variable"))
             handles.append(handle)

@@ -53,7 +53,8 @@ class Node:
     def source(self) -> Source:
         """The op's name and type, and the innermost line of the user's own code that led to it."""
         file, line = "", 0
-        for frame in reversed(self.operation.traceback or ()):
+        traceback = self.operation.traceback
+        for frame in reversed(traceback.get_user_frames() if traceback else ()):
             name = frame.filename
             if not name.startswith(_OURS) and not any(part in name for part in _LIBRARIES):
                 file, line = name, frame.lineno

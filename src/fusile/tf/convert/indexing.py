@@ -38,7 +38,7 @@ def take_along(b: Builder, x: Instruction, indices: Instruction, axis: int) -> I
     """result[..., i, ...] = x[..., indices[..., i, ...], ...]: indices have x's shape but for the axis."""
     rank = x.array_shape.rank
     others = tuple(d for d in range(rank) if d != axis)
-    return b.emit(Gather((), (axis,), others, others, (axis,), rank, (1,) * rank), x, as_index(b, indices))
+    return b.emit(Gather((), (axis,), others, others, (axis,), rank, (1,) * rank), x, as_index(b, indices))  # type: ignore[call-arg]
 
 
 def take_nd(b: Builder, x: Instruction, indices: Instruction) -> Instruction:
@@ -58,7 +58,7 @@ def put_nd(
     depth, batch = indices.array_shape.sizes[-1], indices.array_shape.rank - 1
     window = tuple(range(batch, updates.array_shape.rank))
     leading = tuple(range(depth))
-    return b.emit(Scatter(window, leading, (), (), leading, batch, computation), x, as_index(b, indices), updates)
+    return b.emit(Scatter(window, leading, (), (), leading, batch, computation), x, as_index(b, indices), updates)  # type: ignore[call-arg]
 
 
 def put_rows(
