@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 
 from fusile.hlo.ir import Computation, Instruction, Op
 
@@ -17,10 +16,15 @@ def has_effect(op: Op) -> bool:
     return any(has_effect(i.op) for c in _reachable(op) for i in c.instructions if not may_call(type(i.op)))
 
 
-@functools.cache
+_MAY_CALL: dict[type[Op], bool] = {}
+
+
 def may_call(op: type[Op]) -> bool:
     """True of ops with computations among their attributes."""
-    return any("Computation" in str(f.type) for f in dataclasses.fields(op))
+    known = _MAY_CALL.get(op)
+    if known is None:
+        known = _MAY_CALL[op] = any("Computation" in str(f.type) for f in dataclasses.fields(op))
+    return known
 
 
 def is_removable(instruction: Instruction) -> bool:

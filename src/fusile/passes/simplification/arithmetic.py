@@ -119,6 +119,12 @@ MULTIPLICATION = (
     Rule("multiply-zero", of(Multiply, x, zero), filled(0), fast("0 * x is NaN for infinite x, -0.0 for negative x")),
     Rule("multiply-negated", of(Multiply, of(Negate, x), of(Negate, y)), applied(Multiply(), "x", "y"), exact(SIGN)),
     Rule(
+        "multiply-negated-constant",
+        of(Multiply, of(Negate, computed), c),
+        lambda m: m.add(Multiply(), m.x, m.add(Negate(), m.c)),
+        exact(SIGN),
+    ),
+    Rule(
         "multiply-constants",
         of(Multiply, of(Multiply, computed, c), d),
         _combined(Multiply()),

@@ -153,26 +153,48 @@ def _reshape_of_broadcast(m: Match) -> Instruction | str:
     return m.add(Broadcast(new, tuple(mapped)), operand)
 
 
+def _spread(instruction: Instruction) -> tuple[int, ...] | None:
+    """Where the dimensions of operand 0 stand in a broadcast, or a reshape that only adds dimensions of size 1."""
+    if isinstance(instruction.op, Broadcast):
+        return instruction.op.broadcast_dimensions
+    if not isinstance(instruction.op, Reshape) or not instruction.array_shape.elements:
+        return None
+    own, sizes = instruction.operands[0].array_shape.sizes, instruction.array_shape.sizes
+    places: list[int] = []
+    for d, size in enumerate(sizes):
+        if len(places) < len(own) and size == own[len(places)]:
+            places.append(d)
+        elif size != 1:
+            return None
+    return tuple(places) if len(places) == len(own) < len(sizes) else None
+
+
 def _hoisted(m: Match) -> Instruction | str:
-    """f(broadcast(a), broadcast(b)) => broadcast(f(a, b)), where b's dimensions are among a's."""
-    broadcasts = [o.op for o in m.root.operands if isinstance(o.op, Broadcast)]
-    if not broadcasts or any(not isinstance(o.op, Broadcast) and not o.array_shape.is_scalar for o in m.root.operands):
+    """f(broadcast(a), broadcast(b)) => broadcast(f(a, b)), where b's dimensions are among a's; reshapes that only add
+    dimensions of size 1 likewise."""
+    spread = {o: _spread(o) for o in m.root.operands}
+    places = [p for p in spread.values() if p is not None]
+    if not places or any(p is None and not o.array_shape.is_scalar for o, p in spread.items()):
         return "an operand is no broadcast"
-    widest = max(broadcasts, key=lambda b: len(b.broadcast_dimensions))
-    mapped = widest.broadcast_dimensions
-    if any(d not in mapped for b in broadcasts for d in b.broadcast_dimensions):
+    mapped = max(places, key=len)
+    if any(d not in mapped for p in places for d in p):
         return "the operands' dimensions differ"
-    sizes = tuple(widest.dimensions[d] for d in mapped)
-    small = [_narrowed(m, o, sizes, mapped) for o in m.root.operands]
-    return m.add(Broadcast(m.root.array_shape.sizes, mapped), m.add(m.root.op, *small))
+    sizes = tuple(m.root.array_shape.sizes[d] for d in mapped)
+    if sizes == m.root.array_shape.sizes:
+        return "a broadcast repeats nothing"
+    small = m.add(m.root.op, *(_narrowed(m, o, spread[o], sizes, mapped) for o in m.root.operands))
+    if small.array_shape.elements == m.root.array_shape.elements:
+        return m.add(Reshape(m.root.array_shape.sizes), small)
+    return m.add(Broadcast(m.root.array_shape.sizes, mapped), small)
 
 
-def _narrowed(m: Match, operand: Instruction, sizes: tuple[int, ...], mapped: tuple[int, ...]) -> Instruction:
-    """What `operand`, a broadcast or a scalar, is as an array of `sizes` whose dimensions are `mapped`."""
-    if not isinstance(operand.op, Broadcast):
+def _narrowed(
+    m: Match, operand: Instruction, own: tuple[int, ...] | None, sizes: tuple[int, ...], mapped: tuple[int, ...]
+) -> Instruction:
+    """`operand`, which spreads its dimensions to `own`, as an array of `sizes` whose dimensions spread to `mapped`."""
+    if own is None:
         return operand
     inner = operand.operands[0]
-    own = operand.op.broadcast_dimensions
     return inner if own == mapped else m.add(Broadcast(sizes, tuple(mapped.index(d) for d in own)), inner)
 
 
