@@ -93,7 +93,7 @@ class IndexMath:
         """The coordinates of a flat row-major index that is in range."""
         result: list[Expr] = []
         for number, size in enumerate(reversed(sizes)):
-            if size == 1:
+            if size <= 1:
                 result.append(const(0))
                 continue
             last = number == len(sizes) - 1

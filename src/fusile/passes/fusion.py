@@ -195,7 +195,8 @@ class _Group:
             return ""
         shape = member.array_shape
         if isinstance(member.op, Reshape):
-            return "" if shape.elements == rows else f"{member.name} reshapes"
+            same = _without_ones(shape.sizes) == _without_ones(member.operands[0].array_shape.sizes)
+            return "" if same or shape.elements == rows else f"{member.name} reshapes"
         if isinstance(member.op, Broadcast):
             return "" if shape.dimensions == space or shape.elements == rows or shape.elements == 1 else f"{member.name} has another shape"
         if not member.op.elementwise:
@@ -230,6 +231,10 @@ def _minor(i: Instruction) -> bool:
     """Whether a reduction runs along memory."""
     real = [d for d, s in enumerate(i.operands[0].array_shape.sizes) if s != 1]
     return bool(real) and real[-1] in i.op.dimensions  # type: ignore[attr-defined]
+
+
+def _without_ones(sizes: Iterable[int]) -> list[int]:
+    return [s for s in sizes if s != 1]
 
 
 def _small(i: Instruction) -> bool:

@@ -65,7 +65,7 @@ class Dot(Op):
         rows, columns = [a.shape[d] for d in a_free], [b.shape[d] for d in b_free]
         left = a.transpose(*self.lhs_batch, *a_free, *self.lhs_contracting).reshape(math.prod(batch), math.prod(rows), depth)
         right = b.transpose(*self.rhs_batch, *self.rhs_contracting, *b_free).reshape(math.prod(batch), depth, math.prod(columns))
-        return np.matmul(left, right).reshape(*batch, *rows, *columns)
+        return np.matmul(left, right).reshape((*batch, *rows, *columns))
 
 
 @op

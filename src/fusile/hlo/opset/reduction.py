@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -68,7 +69,8 @@ class Reduce(Op):
         kept = [d for d in range(operands[0].ndim) if d not in self.dimensions]
         order = [*self.dimensions, *kept]
         shape = [operands[0].shape[d] for d in kept]
-        columns = [o.transpose(order).reshape(-1, *shape) for o in operands[:count]]
+        length = math.prod(operands[0].shape[d] for d in self.dimensions)
+        columns = [o.transpose(order).reshape(length, *shape) for o in operands[:count]]
         results = fold(self.computation, columns, operands[count:], interpreter)
         return results[0] if count == 1 else tuple(results)
 
@@ -206,7 +208,8 @@ class Sort(Op):
 
     def evaluate(self, instruction: Instruction, operands: Sequence[Any], interpreter: Any) -> Any:
         axis = self.dimension
-        rows = [np.moveaxis(o, axis, -1).reshape(-1, o.shape[axis]) for o in operands]
+        outer = math.prod(s for d, s in enumerate(operands[0].shape) if d != axis)
+        rows = [np.moveaxis(o, axis, -1).reshape(outer, o.shape[axis]) for o in operands]
         order = self._order(rows, interpreter)
         results = []
         for o, row in zip(operands, rows, strict=True):
