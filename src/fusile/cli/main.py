@@ -1,0 +1,204 @@
+"""The `fusile` command: run, show, bench and ops. One function a subcommand; `main` parses and dispatches."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fusile.base.errors import FusileError
+from fusile.base.settings import Settings
+from fusile.base.version import VERSION
+
+EXAMPLES = """examples:
+  fusile run program.mlir                      run on random inputs and print the results
+  fusile run program.hlo --inputs x.npy y.npy --save out.npz
+  fusile run program.mlir --compare            run the interpreter too and show the largest difference
+  fusile show program.mlir --stage loops       hlo, optimized, loops, llvm or kernels
+  fusile bench program.mlir --seconds 3        latency, kernels, bytes, compile times
+  fusile ops                                   the op set, with what each op takes
+A program is a file of StableHLO (MLIR text) or HLO text. FUSILE_THREADS, FUSILE_CACHE_DIR and FUSILE_DUMP are heeded."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command's exit status: 0 when all went well, 1 for a program's error, 2 for wrong usage."""
+    options = parser().parse_args(arguments)
+    try:
+        return int(options.run(options))
+    except FusileError as error:
+        print(f"fusile: {error}", file=sys.stderr)
+    except OSError as error:
+        print(f"fusile: {error.filename or ''}: {error.strerror}", file=sys.stderr)
+    return 1
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(prog="fusile", description="Compile and run machine-learning programs.", epilog=EXAMPLES,
+                                  formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    top.add_argument("--version", action="version", version=f"fusile {VERSION}")
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    run = _command(commands, "run", "run a program", run_program)
+    run.add_argument("--inputs", nargs="*", default=[], metavar="FILE", help=".npy files in order, or one .npz (random arrays when left out)")
+    run.add_argument("--seed", type=int, default=0, help="seed of the random inputs (default 0)")
+    run.add_argument("--save", metavar="FILE", help="write the results to an .npz file")
+    run.add_argument("--compare", action="store_true", help="also run the interpreter and report the largest difference")
+    show = _command(commands, "show", "print a program at a stage of compilation", show_program)
+    show.add_argument("--stage", default="optimized", choices=["hlo", "optimized", "loops", "llvm", "kernels"])
+    bench = _command(commands, "bench", "time a program", bench_program)
+    bench.add_argument("--seconds", type=float, default=2.0, help="how long to repeat calls (default 2)")
+    bench.add_argument("--seed", type=int, default=0)
+    ops = commands.add_parser("ops", help="list the op set", description="List the op set.")
+    ops.add_argument("pattern", nargs="?", default="", help="only ops whose name holds this")
+    ops.set_defaults(run=list_ops)
+    return top
+
+
+def _command(commands: Any, name: str, what: str, function: Callable[[argparse.Namespace], int]) -> argparse.ArgumentParser:
+    command: argparse.ArgumentParser = commands.add_parser(name, help=what, description=what.capitalize() + ".")
+    command.add_argument("file", type=Path, help="a file of StableHLO or HLO text")
+    command.add_argument("--target", default="cpu", help="cpu (default) or interpreter")
+    command.add_argument("--threads", type=int, help="threads to run on (default: all cores)")
+    command.add_argument("--no-cache", action="store_true", help="compile anew")
+    command.set_defaults(run=function)
+    return command
+
+
+def _console() -> Any:
+    try:
+        from rich.console import Console
+    except ImportError as error:
+        raise FusileError("the command needs the package rich for its tables", hint="pip install 'fusile[cli]'") from error
+    return Console()
+
+
+def _compiled(options: argparse.Namespace) -> Any:
+    """The executable, with a spinner while a long compilation runs."""
+    import fusile
+
+    settings = Settings()
+    if options.threads:
+        settings = replace(settings, threads=max(1, options.threads))
+    if options.no_cache:
+        settings = replace(settings, cache=False)
+    with _console().status(f"compiling {options.file}"):
+        return fusile.compile(options.file, target=options.target, settings=settings)
+
+
+def _inputs(options: argparse.Namespace) -> list[np.ndarray[Any, Any]]:
+    """The arrays that were given, or random ones of the parameters' shapes."""
+    from fusile.compiler.pipeline import read
+
+    files = getattr(options, "inputs", [])
+    if len(files) == 1 and files[0].endswith(".npz"):
+        with np.load(files[0]) as archive:
+            return [archive[name] for name in archive.files]
+    if files:
+        return [np.load(f) for f in files]
+    random = np.random.default_rng(options.seed)
+    return [_random(p.array_shape, random) for p in read(options.file).entry.parameters]
+
+
+def _random(shape: Any, random: np.random.Generator) -> np.ndarray[Any, Any]:
+    t = shape.element_type
+    if t.is_predicate:
+        return random.integers(0, 2, shape.sizes).astype(bool)
+    if t.is_integer:
+        return random.integers(0, 8 if t.bits > 4 else 2, shape.sizes).astype(t.dtype)
+    values = random.standard_normal(shape.sizes)
+    return (values + 1j * random.standard_normal(shape.sizes)).astype(t.dtype) if t.is_complex else values.astype(t.dtype)
+
+
+def run_program(options: argparse.Namespace) -> int:
+    inputs = _inputs(options)
+    executable = _compiled(options)
+    result = executable(*inputs)
+    results = list(result) if isinstance(result, tuple) else [result]
+    for number, r in enumerate(results):
+        print(f"result {number}: {r.dtype}{list(r.shape)}")
+        print(np.array2string(r, threshold=20, precision=6))
+    if options.save:
+        np.savez(options.save, **{f"result_{i}": r for i, r in enumerate(results)})
+    return _compare(options, inputs, results) if options.compare else 0
+
+
+def _compare(options: argparse.Namespace, inputs: list[Any], results: list[Any]) -> int:
+    import fusile
+
+    expected = fusile.compile(options.file, target="interpreter").call_flat(inputs)  # type: ignore[arg-type]
+    worst = 0.0
+    for number, (a, e) in enumerate(zip(results, expected, strict=True)):
+        wide = np.complex128 if np.iscomplexobj(e) else np.float64
+        difference = float(np.nanmax(np.abs(a.astype(wide) - e.astype(wide)), initial=0.0))
+        print(f"result {number}: largest difference from the interpreter {difference:.3g}")
+        worst = max(worst, difference / (1.0 + float(np.nanmax(np.abs(e.astype(wide)), initial=0.0))))
+    return int(worst > 1e-2)
+
+
+def show_program(options: argparse.Namespace) -> int:
+    executable = _compiled(options)
+    if options.stage == "kernels":
+        _print_kernels(executable)
+    else:
+        print(executable.text(options.stage))
+    return 0
+
+
+def _print_kernels(executable: Any) -> None:
+    from rich.table import Table
+
+    table = Table("kernel", "ops", "flops", "bytes read", "bytes written")
+    for k in executable.kernels:
+        table.add_row(k.name, " ".join(k.ops), f"{k.flops:,}", f"{k.bytes_read:,}", f"{k.bytes_written:,}")
+    _console().print(table)
+
+
+def bench_program(options: argparse.Namespace) -> int:
+    from rich.table import Table
+
+    inputs = _inputs(options)
+    executable = _compiled(options)
+    times: list[float] = []
+    end = time.perf_counter() + options.seconds
+    while len(times) < 3 or time.perf_counter() < end:
+        start = time.perf_counter()
+        executable.call_flat(inputs)
+        times.append(time.perf_counter() - start)
+    best = min(times)
+    flops = sum(k.flops for k in executable.kernels)
+    moved = sum(k.bytes_read + k.bytes_written for k in executable.kernels)
+    table = Table("figure", "value", title=str(options.file), title_justify="left")
+    rows = [
+        ("latency, least", f"{best * 1e3:.4f} ms"), ("latency, median", f"{float(np.median(times)) * 1e3:.4f} ms"), ("calls", str(len(times))),
+        ("kernels", str(len(executable.kernels))), ("arithmetic", f"{flops / best * 1e-9:.1f} GFLOP/s"),
+        ("memory", f"{moved / best * 1e-9:.1f} GB/s"), ("temporaries", f"{executable.memory.temp:,} bytes"),
+        *((f"compile: {stage}", f"{seconds:.3f} s") for stage, seconds in executable.compile_times.items()),
+    ]  # fmt: skip
+    for row in rows:
+        table.add_row(*row)
+    _console().print(table)
+    return 0
+
+
+def list_ops(options: argparse.Namespace) -> int:
+    from rich.table import Table
+
+    from fusile.hlo import opset as _opset  # noqa: F401  the ops enter themselves in OPS
+    from fusile.hlo.ir import OPS
+
+    table = Table("op", "attributes", "meaning")
+    for opcode, cls in sorted(OPS.items()):
+        if options.pattern in opcode:
+            first = (cls.__doc__ or "").strip().splitlines()[0]
+            table.add_row(opcode, ", ".join(getattr(cls, "__dataclass_fields__", {})), first)
+    _console().print(table)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
