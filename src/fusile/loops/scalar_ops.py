@@ -88,7 +88,8 @@ def _fma(result: ElementType, xs: list[Array]) -> Array:
 def _exact_fma(a: float, b: float, c: float, result: ElementType) -> float:
     """One rounding, by rational arithmetic."""
     if not (math.isfinite(a) and math.isfinite(b) and math.isfinite(c)):
-        return float(np.float64(a) * np.float64(b) + np.float64(c))
+        finite_product = math.isfinite(a) and math.isfinite(b)
+        return c if finite_product else float(np.float64(a) * np.float64(b) + np.float64(c))
     total = Fraction(a) * Fraction(b) + Fraction(c)
     if total == 0:
         return a * b + c if a == 0 or b == 0 else 0.0
@@ -105,7 +106,7 @@ def _rounded(value: Fraction, result: ElementType) -> float:
         exponent += 1
         scaled = round(abs(value) / Fraction(2) ** exponent)
     too_large = scaled.bit_length() + exponent > highest
-    return math.copysign(math.inf if too_large else math.ldexp(scaled, exponent), value)
+    return math.copysign(math.inf if too_large else math.ldexp(scaled, exponent), 1 if value > 0 else -1)
 
 
 _FORMATS = {"bf16": (8, -133, 128), "f16": (11, -24, 16), "f32": (24, -149, 128), "f64": (53, -1074, 1024)}

@@ -1,0 +1,102 @@
+"""The error function, its complement and its inverse."""
+
+from __future__ import annotations
+
+import math
+
+from fusile.base.element_type import F32
+from fusile.loops.math.exponential import exponential, exponential_of_moderate
+from fusile.loops.math.logarithm import log_plus_one
+from fusile.loops.math.number import Number
+
+# erf(x) = x P(x**2) for |x| <= 1
+ERF_32 = (
+    1.12837916584835095, -0.37612626666720331, 0.112835947151602177, -0.0268542120106264124, 0.00518908742343397399,
+    -0.000801686428716586953, 0.0000787587506268548834,
+)  # fmt: skip
+ERF_64 = (
+    1.12837916709551257, -0.376126389031837524, 0.112837916709551202, -0.0268661706451298408, 0.00522397762542329831,
+    -0.00085483270219348296, 0.000120553329028887354, -0.0000149256475675193321, 1.64620454414684189e-6,
+    -1.63646421581676153e-7, 1.4792401209404813e-8, -1.21645600572834501e-9, 8.70904512905310669e-11,
+    -4.23094582429533782e-12,
+)  # fmt: skip
+# log(erfc(x)) for 1 <= x <= 4.1
+ERFC_LOG_32 = (
+    0.000433129184860476117, -1.13075122586431853, -0.630804569540366187, -0.111218926411843213, 0.0272124594974306264,
+    -0.00511536718853116709, 0.000700442214114050198, -0.0000649494378761415546, 3.59571094162837262e-6,
+    -8.81347590629784772e-8,
+)  # fmt: skip
+# erfc(x) e**(x**2) (1 + 2x) as a polynomial of (x - 4) / (x + 4), for 1/2 <= x <= 28
+ERFC_64 = (
+    1.23299511862555251, -0.139621116840562505, 0.0153796521026200397, 0.0680970542546914667,
+    -0.101039066036324981, 0.0937328349984007026, -0.0663303658116501179, 0.037167515536528814,
+    -0.0161977340659056252, 0.00503196998743299309, -0.000757773220306935244, -0.000199256748620848446,
+    0.000150621314605068993, -0.0000243990295496326625, -0.0000112207934371785002, 5.70935542650826902e-6,
+    2.9104843893896588e-7, -8.25004992689817056e-7, 7.86074060567716529e-8, 1.09897776405751939e-7,
+    -2.14348838232434995e-8, -1.42327721876073069e-8, 3.54424445068350745e-9, 1.37562631815113654e-9,
+    -3.32105079607305096e-10,
+)  # fmt: skip
+# erfc(x) e**(x**2) (1 + 2x) as a polynomial of (x - 2) / (x + 2), for 0.5 <= x <= 10.3
+ERFC_32 = (
+    1.27697838111646415, -0.0927638164748655366, -0.166030335235155827, 0.16405076078693509, -0.0542213998300637813,
+    -0.00802637615466244521, 0.00873340721318186326, 0.00122426354055228619, -0.00148954496266324708,
+    -0.000322197628349104324, 0.000238627554350519287,
+)  # fmt: skip
+
+
+def erf(x: Number) -> Number:
+    """x + x Q(x**2) up to 1; beyond, 1 - erfc."""
+    size = abs(x)
+    near_one = ERF_32 if x.type is F32 else ERF_64
+    z = x * x
+    near = x.fma(z.polynomial((near_one[0] - 1.0, *near_one[1:])), x)
+    if x.type is F32:
+        far = 1.0 - exponential_of_moderate(size.at_most(4.1).polynomial(ERFC_LOG_32))
+    else:
+        far = 1.0 - _erfc_far(size.at_most(6.5))
+    return (size < 1.0).pick(near, x.is_nan().pick(x, far.copysign(x)))
+
+
+def _erfc_far(a: Number) -> Number:
+    """erfc of a >= 1/2 as e**(-a**2) P / (1 + 2a); a**2 in two parts, since e magnifies its rounding error."""
+    middle, table = (2.0, ERFC_32) if a.type is F32 else (4.0, ERFC_64)
+    scaled = ((a - middle) / (a + middle)).polynomial(table) / a.fma(2.0, 1.0)
+    square = a * a
+    rest = a.fma(a, -square)
+    value = exponential(-square) * scaled
+    return value.fma(-rest, value)
+
+
+def erfc(x: Number) -> Number:
+    """1 - erf(x) near 0; beyond, e**(-x**2) times a polynomial, and 2 minus that for negative x."""
+    size = abs(x)
+    narrow = x.type is F32
+    far = _erfc_far(size.at_least(0.5).at_most(10.3 if narrow else 28.0))
+    far = (x < 0.0).pick(2.0 - far, far)
+    table = ERF_32 if narrow else ERF_64
+    near = 1.0 - x.fma((x * x).polynomial((table[0] - 1.0, *table[1:])), x)
+    return (size < 0.5).pick(near, x.is_nan().pick(x, far))
+
+
+def erf_inv(x: Number) -> Number:
+    """Winitzki's first guess, then three steps of Halley's iteration on erf or, past 1/2, on erfc."""
+    size = abs(x)
+    w = -log_plus_one(-(size * size))
+    c = 2 / (math.pi * 0.147) - w * 0.5
+    y = (c.fma(c, w / 0.147).sqrt() - c).sqrt()
+    for _ in range(3):
+        step = _erf_error(y, size) / (exponential(-(y * y)) * (2 / math.sqrt(math.pi)))
+        y = y - step / y.fma(step, 1.0)
+    y = (size < 1e-9).pick(size * (math.sqrt(math.pi) / 2), y)
+    y = size.equals(1.0).pick(y.constant(math.inf), y)
+    y = (size > 1.0).pick(y.constant(math.nan), y)
+    return x.is_nan().pick(x, abs(y).copysign(x))
+
+
+def _erf_error(y: Number, wanted: Number) -> Number:
+    """erf(y) - wanted without cancellation near 1."""
+    near = y < 1.0
+    z = y * y
+    polynomial = y * z.polynomial(ERF_64)
+    far = _erfc_far(y.at_least(1.0).at_most(6.5))
+    return near.pick(polynomial - wanted, (1.0 - wanted) - far)

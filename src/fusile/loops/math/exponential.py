@@ -1,0 +1,120 @@
+"""Exponentials and what is made of them: e**x, e**x - 1, the logistic function and the hyperbolic functions."""
+
+from __future__ import annotations
+
+import math
+
+from fusile.base.element_type import F32
+from fusile.loops.math.number import Number, power_of_two
+
+# (e**r - 1 - r) / r**2 for |r| <= log(2) / 2
+EXP_32 = (
+    0.500000001345772715, 0.166666666816142557, 0.0416664650060400488, 0.00833331093444886847, 0.00139336410319867012,
+    0.000198909808697503256,
+)  # fmt: skip
+EXP_64 = (
+    0.5, 0.16666666666666671, 0.0416666666666666698, 0.00833333333332614088, 0.00138888888888837524,
+    0.00019841269874800492, 0.0000248015873255333638, 2.75572554257464343e-6, 2.75572736613486362e-7,
+    2.51052063739570111e-8, 2.09146793765839351e-9,
+)  # fmt: skip
+# tanh(x) = x + x**3 P(x**2) for |x| <= 0.63
+TANH_64 = (
+    -0.333333333333333333, 0.133333333333333326, -0.0539682539682528093, 0.0218694885360807442,
+    -0.00886323552740131713, 0.00359212798614486317, -0.00145583372647722302, 0.000590021545650909688,
+    -0.000239092256079377845, 0.0000967517521832643838, -0.0000387620273201335204, 0.0000147746327455153268,
+    -4.71751842550832095e-6, 8.95606454815865575e-7,
+)  # fmt: skip
+
+
+def reduced(x: Number) -> tuple[Number, Number, Number]:
+    """x = n log 2 + r with |r| <= log(2) / 2: r, n, and n as an integer. |x| is at most some thousands.
+
+    Adding 1.5 * 2**23 (2**52) rounds to a whole number, and leaves it in the low bits.
+    """
+    narrow = x.type is F32
+    magic = 1.5 * 2.0 ** (23 if narrow else 52)
+    shifted = x.fma(1 / math.log(2), magic)
+    n = shifted - magic
+    high, low = (0.693145751953125, 1.428606765330187e-06) if narrow else (0.6931471805599453, 2.3190468138462996e-17)
+    r = n.fma(-low, n.fma(-high, x))
+    return r, n, shifted.bits() - shifted.constant(magic).bits()
+
+
+def exponential_minus_one_of_reduced(r: Number) -> Number:
+    """e**r - 1 for |r| <= log(2) / 2."""
+    return r + r * r * r.polynomial(EXP_32 if r.type is F32 else EXP_64)
+
+
+def exponential_of_moderate(x: Number) -> Number:
+    """e**x where the result is a normal number."""
+    r, _, n = reduced(x)
+    value = exponential_minus_one_of_reduced(r) + 1.0
+    return (value.bits() + (n << (23 if x.type is F32 else 52))).bitcast(x.type)
+
+
+def exponential(x: Number) -> Number:
+    """e**x. The power of two comes in two factors, so that denormal results round once and large ones overflow."""
+    low, high = (-104.5, 89.0) if x.type is F32 else (-746.0, 710.0)
+    r, n, whole = reduced(x.at_most(high).at_least(low))
+    value = exponential_minus_one_of_reduced(r) + 1.0
+    magic = n.constant(1.5 * 2.0 ** (23 if x.type is F32 else 52))
+    half = n.fma(0.5, magic).bits() - magic.bits()
+    return value * power_of_two(half, x.type) * power_of_two(whole - half, x.type)
+
+
+def exponential_minus_one(x: Number) -> Number:
+    """e**x - 1 = 2**n (e**r - 1) + (2**n - 1), whose parts don't cancel."""
+    high = 89.0 if x.type is F32 else 710.0
+    low = -18.0 if x.type is F32 else -40.0
+    r, n, whole = reduced(x.at_most(high).at_least(low))
+    part = exponential_minus_one_of_reduced(r)
+    magic = n.constant(1.5 * 2.0 ** (23 if x.type is F32 else 52))
+    half = n.fma(0.5, magic).bits() - magic.bits()
+    one, two = power_of_two(half, x.type), power_of_two(whole - half, x.type)
+    scale = one * two
+    moderate = scale.fma(part, scale - 1.0)
+    large = (part + 1.0) * one * two
+    value = (x < high - 2.0).pick(moderate, (x > 0.0).pick(large, moderate))
+    return x.equals(0.0).pick(x, x.is_nan().pick(x, value))
+
+
+def logistic(x: Number) -> Number:
+    """1 / (1 + e**-x) as e**-|x| or 1 over 1 + e**-|x|: nothing overflows."""
+    e = exponential(-abs(x))
+    return (x < 0.0).pick(e, 1.0) / (e + 1.0)
+
+
+def tanh(x: Number) -> Number:
+    """With q = e**(-2|x|): (1 - q) / (1 + q), far out 1 - 2 q / (1 + q); in f64 a polynomial near 0."""
+    narrow = x.type is F32
+    size = abs(x)
+    r, _, whole = reduced((size * -2.0).at_least(-20.0 if narrow else -44.0))
+    scale, part = power_of_two(whole, x.type), exponential_minus_one_of_reduced(r)
+    q = scale.fma(part, scale)
+    t = scale.fma(part, scale - 1.0)
+    far = size > 0.5
+    value = (far.pick(q * -2.0, -t) / (q + 1.0) + far.pick(x.constant(1.0), 0.0)).copysign(x)
+    if narrow:
+        return x.is_nan().pick(x, value)
+    z = x * x
+    near = (z * x).fma(z.polynomial(TANH_64), x)
+    return (size < 0.6).pick(near, x.is_nan().pick(x, value))
+
+
+def sinh(x: Number) -> Number:
+    size = abs(x)
+    m = exponential_minus_one(size)
+    small = (m + m / (m + 1.0)) * 0.5
+    half = exponential(size * 0.5)
+    large = (half * 0.5) * half
+    limit = 9.0 if x.type is F32 else 20.0
+    return x.is_nan().pick(x, (size < limit).pick(small, large).copysign(x))
+
+
+def cosh(x: Number) -> Number:
+    size = abs(x)
+    half = exponential(size * 0.5)
+    large = (half * 0.5) * half
+    e = exponential(size)
+    small = (e + 1.0 / e) * 0.5
+    return (size < 20.0).pick(small, large)
