@@ -2,6 +2,7 @@
 
 import collections
 import threading
+import weakref
 
 import numpy as np
 import pytest
@@ -193,7 +194,9 @@ def test_lower_and_executable():
     assert [i.opcode for i in low.module.entry.post_order()][-1] == "tuple"
     (result,) = low.compile()(x.numpy())
     np.testing.assert_array_equal(result, [2.0, 5.0])
-    assert compiled.executable(x) is compiled.executable(x)
+    assert compiled.executable(x) is compiled.executable(tf.TensorSpec((2,), tf.float32))
+    with pytest.raises(fusile.base.errors.ArgumentError, match="sizes"):
+        compiled.lower(tf.TensorSpec((None,), tf.float32))
 
 
 def test_sources_name_the_users_lines():
@@ -257,6 +260,38 @@ def test_the_gradient_sees_the_values_of_the_forward_call():
     v.assign(100.0)
     assert float(tape.gradient(y, x)) == 3.0
     assert v.numpy() == 100.0
+
+
+def test_gradients_that_are_slices_of_a_table():
+    def function(table, i):
+        with tf.GradientTape() as tape:
+            tape.watch(table)
+            y = tf.reduce_sum(tf.gather(table, i) ** 2)
+        return tape.gradient(y, table)
+
+    table, i = tf.constant([[1.0, 2.0], [3.0, 4.0]]), tf.constant([1, 1])
+    got, want = jit(function)(table, i), function(table, i)
+    assert isinstance(got, tf.IndexedSlices)
+    np.testing.assert_array_equal(got.values, want.values)
+    np.testing.assert_array_equal(got.indices, want.indices)
+
+
+def test_assertions_and_prints_are_dropped():
+    def function(x):
+        tf.debugging.assert_positive(x, message="must be positive")
+        tf.print("x is", x)
+        return x + 1
+
+    assert float(jit(function)(tf.constant(-1.0))) == 0.0
+
+
+def test_the_first_calls_arrays_are_not_kept():
+    array = np.ones((3, 3), np.float32)
+    compiled = jit(lambda x: x + 1)
+    compiled(array)
+    found = weakref.ref(array)
+    del array
+    assert found() is None
 
 
 def test_integers_and_stopped_gradients_give_none():

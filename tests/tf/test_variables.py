@@ -95,6 +95,15 @@ def test_a_read_value_stays_when_the_variable_changes():
     np.testing.assert_array_equal(v, [2.0, 3.0])
 
 
+def test_a_variable_as_result_is_its_value():
+    v = tf.Variable([1.0, 2.0])
+    alone, (pair, none) = jit(lambda: v)(), jit(lambda: (v, None))()
+    v.assign([9.0, 9.0])
+    assert none is None and not isinstance(alone, tf.Variable)
+    np.testing.assert_array_equal(alone, [1.0, 2.0])
+    np.testing.assert_array_equal(pair, [1.0, 2.0])
+
+
 def test_variables_made_at_the_first_call():
     class Counter(tf.Module):
         count = None

@@ -25,16 +25,7 @@ def compile(model: Any, input_signature: Sequence[tf.TensorSpec] | None = None, 
     """
     compiled = CompiledFunction(inference_function(model), Options(True, numerics, threads, target))
     if input_signature is not None:
-        specs = [
-            spec if isinstance(spec, tf.TensorSpec) else tf.TensorSpec.from_tensor(spec) for spec in input_signature
-        ]
-        unknown = [spec for spec in specs if not spec.shape.is_fully_defined()]
-        if unknown:
-            raise ArgumentError(
-                f"the sizes of {unknown[0]} are not all known",
-                hint="give every dimension of the input_signature a size",
-            )
-        compiled.executable(*(tf.zeros(spec.shape, spec.dtype) for spec in specs))
+        compiled.executable(*input_signature)
     return compiled
 
 

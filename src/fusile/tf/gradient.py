@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
@@ -20,65 +21,72 @@ if TYPE_CHECKING:
 _LOCK = threading.RLock()
 
 
-def record_gradient(forward: Specialization, arrays: Sequence[Any]) -> list[Any]:
-    """Runs `forward` on the call's arrays and records it on the tapes that watch its inputs."""
+@dataclass
+class Backward:
+    """A compiled gradient function: (inputs, gradients of the outputs) -> the gradients that there are.
+
+    `has` says for each input, then for each captured tensor or variable, whether there is one.
+    """
+
+    compiled: Specialization
+    has: list[bool]
+
+
+def record_gradient(forward: Specialization, arrays: Sequence[Any], values: Sequence[Any] | None = None) -> list[Any]:
+    """Runs `forward` on the call's arrays and records it on the tapes that watch its inputs. With `values`, these stand
+    in for its variables."""
     inputs = [tf.convert_to_tensor(a) for a in arrays]
-    captured = forward.trace.captured
-    variables = list(forward.trace.graph.variables)
-    for variable in variables:
+    for variable in forward.trace.graph.variables:
         if variable.trainable:
             tape.variable_accessed(variable)
-    values = forward.read_variables()
+    held = forward.read_variables() if values is None else list(values)
     with record.stop_recording():
-        outputs = forward.call(inputs)
-    sources = [*inputs, *captured]
+        outputs = forward.call(inputs, values)
 
     def backward(*upstream: Any) -> list[Any]:
-        return _backward(forward, inputs, values, upstream)
+        return _gradients(forward, inputs, held, upstream)
 
-    record.record_operation("FusileCall", outputs, sources, backward)
+    record.record_operation("FusileCall", outputs, [*inputs, *forward.trace.captured], backward)
     return outputs
 
 
-def _backward(forward: Specialization, inputs: list[Any], values: list[Any], upstream: Sequence[Any]) -> list[Any]:
+def _gradients(forward: Specialization, inputs: list[Any], values: list[Any], upstream: Sequence[Any]) -> list[Any]:
     """Gradients for each input and captured tensor or handle of `forward`, None where there is none."""
-    compiled = backward_of(forward)
+    backward = backward_of(forward)
     given = [*inputs, *(tf.convert_to_tensor(g) for g in upstream)]
     by_handle = dict(zip(map(id, forward.lowering.variables), values, strict=True))
-    kept = [by_handle[id(h)] for h in compiled.lowering.variables]
-    found = iter(record_gradient(compiled, given) if record.could_possibly_record() else compiled.call(given, kept))
-    return [next(found) if has else None for has in compiled.trace.kept]
+    held = [by_handle[id(h)] for h in backward.compiled.lowering.variables]
+    run = record_gradient if record.could_possibly_record() else type(forward).call
+    found = iter(run(backward.compiled, given, held))
+    return [next(found) if has else None for has in backward.has]
 
 
-def backward_of(forward: Specialization) -> Specialization:
-    """The compiled gradient function of `forward`, made once: inputs, gradients of outputs -> gradients of inputs."""
+def backward_of(forward: Specialization) -> Backward:
+    """The compiled gradient function of `forward`, made when first asked for."""
     with _LOCK:
         if forward.backward is None:
-            from fusile.tf.jit import Specialization
-
-            forward.backward = Specialization(_trace_backward(forward.trace), forward.options)
+            has: list[bool] = []
+            traced = _trace_backward(forward.trace, has)
+            forward.backward = Backward(type(forward)(traced, forward.options), has)
         return forward.backward
 
 
-def _trace_backward(traced: Trace) -> Trace:
+def _trace_backward(traced: Trace, has: list[bool]) -> Trace:
     graph, count = traced.graph, traced.arguments
-    captured = traced.captured
-    has: list[bool] = []
+    variables = {id(v.handle): v for v in graph.variables}
 
     def backward(*given: Any) -> list[Any]:
         inputs, upstream = given[:count], given[count:]
-        variables = {id(v.handle): v for v in graph.variables}
-        sources = [*inputs, *(variables.get(id(c), c) for c in captured)]
-        with tf.GradientTape(watch_accessed_variables=False) as tape:
+        sources = [*inputs, *(variables.get(id(c), c) for c in traced.captured)]
+        with tf.GradientTape(watch_accessed_variables=False) as inner:
             for source in sources:
                 if source.dtype.is_floating or source.dtype.is_complex:
-                    tape.watch(source)
+                    inner.watch(source)
             outputs = traced.concrete(*inputs)
-        gradients = tape.gradient(outputs, sources, output_gradients=list(upstream))
+        gradients = inner.gradient(outputs, sources, output_gradients=list(upstream))
         has[:] = [g is not None for g in gradients]
         return [tf.convert_to_tensor(g) for g in gradients if g is not None]
 
     specs = [tf.TensorSpec(t.shape, t.dtype) for t in [*graph.inputs[:count], *graph.outputs]]
     function = tf.function(backward, autograph=False)
-    concrete = function.get_concrete_function(*specs)
-    return Trace(f"{traced.name}_gradient", concrete, list, function, has)
+    return Trace(f"{traced.name}_gradient", function.get_concrete_function(*specs), list, (function, traced))

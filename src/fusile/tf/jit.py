@@ -14,10 +14,11 @@ import tensorflow as tf
 from tensorflow.python.eager import record
 from tensorflow.python.framework.ops import EagerTensor
 
+from fusile.base.errors import ArgumentError
 from fusile.base.settings import Settings
 from fusile.compiler.pipeline import compile as compile_for_target
 from fusile.hlo.ir import Module
-from fusile.tf.gradient import record_gradient
+from fusile.tf.gradient import Backward, record_gradient
 from fusile.tf.lower import Lowering, lower
 from fusile.tf.signature import as_numpy, describe
 from fusile.tf.trace import Trace, trace
@@ -63,7 +64,7 @@ class Specialization:
 
     def __init__(self, traced: Trace, options: Options) -> None:
         self.trace, self.options = traced, options
-        self.backward: Specialization | None = None
+        self.backward: Backward | None = None
         """Its gradient function, made when first asked for."""
         self.lowering = lowering = lower(traced, options.freeze)
         self.executable = compile_module(lowering.module, options)
@@ -141,13 +142,16 @@ class CompiledFunction:
         return tf.function(self._function)
 
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:
-        """The function lowered for these arguments, not compiled: `.module` is the HLO, `.compile()` the executable."""
+        """The function lowered for these arguments (a tf.TensorSpec may stand for a tensor), not compiled: `.module` is
+        the HLO, `.compile()` the executable."""
+        args, kwargs = _examples((args, kwargs))
         arrays: list[Any] = []
         describe((args, kwargs), arrays)
         return Lowered(lower(trace(self._function, args, kwargs, arrays), self._options.freeze), self._options)
 
     def executable(self, *args: Any, **kwargs: Any) -> Any:
         """The executable that serves these arguments, made when there is none."""
+        args, kwargs = _examples((args, kwargs))
         arrays: list[Any] = []
         key = describe((args, kwargs) if kwargs else args, arrays)
         found = self._specializations.get(key) or self._specialize(key, args, kwargs, arrays)
@@ -164,6 +168,19 @@ class CompiledFunction:
         if self._attribute and hasattr(instance, "__dict__"):
             instance.__dict__[self._attribute] = bound
         return bound
+
+
+def _examples(arguments: Any) -> Any:
+    """The arguments with a tensor of zeros for each tf.TensorSpec."""
+
+    def example(value: Any) -> Any:
+        if not isinstance(value, tf.TensorSpec):
+            return value
+        if not value.shape.is_fully_defined():
+            raise ArgumentError(f"the sizes of {value} are not all known", hint="give every dimension a size")
+        return tf.zeros(value.shape, value.dtype)
+
+    return tf.nest.map_structure(example, arguments)
 
 
 def jit(function: Callable[..., Any] | None = None, *, freeze: bool = False, numerics: str = "exact",

@@ -51,9 +51,13 @@ def _enum_of(dtype: np.dtype) -> int:
     return _ENUMS[dtype]
 
 
+class Hole:
+    """Stands where an array was, so that a structure can be kept without its arrays."""
+
+
 def is_array(value: Any) -> bool:
     """True for what becomes a parameter of the compiled program."""
-    return isinstance(value, (EagerTensor, np.ndarray, np.generic))
+    return isinstance(value, (EagerTensor, np.ndarray, np.generic, Hole))
 
 
 def replace_arrays(value: Any, replace: Callable[[Any], Any]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,7 +11,7 @@ import tensorflow as tf
 from tensorflow.python.autograph.core import ag_ctx
 from tensorflow.python.eager.polymorphic_function import autograph_util
 
-from fusile.tf.signature import replace_arrays, take
+from fusile.tf.signature import Hole, replace_arrays, take
 
 
 @dataclass
@@ -24,7 +25,6 @@ class Trace:
     name: str
     concrete: Any
     restore: Callable[[Sequence[Any]], Any]
-    function: Any
     kept: Any = field(repr=False, default=None)
 
     @property
@@ -45,40 +45,38 @@ class Trace:
 def trace(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], arrays: Sequence[Any]) -> Trace:
     """Traces `function` for arguments of these shapes and element types; what it raises goes to the caller."""
     converted = autograph_util.py_func_from_autograph(function)
+    arguments = replace_arrays((tuple(args), dict(kwargs)), lambda _: Hole())
     restore: list[Any] = []
 
     def flat(*tensors: Any) -> list[Any]:
-        given = iter(tensors)
-        new_args, new_kwargs = replace_arrays((tuple(args), dict(kwargs)), take(given))
+        new_args, new_kwargs = replace_arrays(arguments, take(iter(tensors)))
         with ag_ctx.ControlStatusCtx(status=ag_ctx.Status.ENABLED):
             outputs, rebuild = flatten_result(converted(*new_args, **new_kwargs))
         restore[:] = [rebuild]
         return outputs
 
-    specs = [tf.TensorSpec(tf.convert_to_tensor(a).shape, tf.convert_to_tensor(a).dtype) for a in arrays]
+    specs = [tf.TensorSpec(a.shape, a.dtype) for a in arrays]
     traced = tf.function(flat, autograph=False)
     concrete = traced.get_concrete_function(*specs)
     name = getattr(function, "__name__", type(function).__name__)
-    return Trace(name, concrete, restore[0], traced, (function, args, kwargs))
+    return Trace(name, concrete, restore[0], (function, traced, arguments))
 
 
 def flatten_result(result: Any) -> tuple[list[Any], Callable[[Sequence[Any]], Any]]:
     """The tensors of a function's result, None left out, and a function that puts others in their places."""
+    result = tf.nest.map_structure(lambda x: tf.convert_to_tensor(x) if isinstance(x, tf.Variable) else x, result)
     leaves = tf.nest.flatten(result, expand_composites=True)
-    if not isinstance(result, (list, tuple, dict)) and len(leaves) == 1 and leaves[0] is result and result is not None:
-        return [tf.convert_to_tensor(result)], lambda tensors: tensors[0]
     places = [i for i, leaf in enumerate(leaves) if leaf is not None]
     tensors = [tf.convert_to_tensor(leaves[i]) for i in places]
-    template = tf.nest.map_structure(lambda _: None, result)
+    if len(leaves) == 1 and leaves[0] is result and places:
+        return tensors, lambda new: new[0]
+    if type(result) in (list, tuple) and len(result) == len(places) and all(map(operator.is_, result, leaves)):
+        return tensors, type(result)
 
     def rebuild(new: Sequence[Any]) -> Any:
         filled: list[Any] = [None] * len(leaves)
         for place, tensor in zip(places, new, strict=True):
             filled[place] = tensor
-        return tf.nest.pack_sequence_as(
-            template if composite is None else composite, filled, expand_composites=composite is not None
-        )
+        return tf.nest.pack_sequence_as(result, filled, expand_composites=True)
 
-    has_composite = len(tf.nest.flatten(result)) != len(leaves)
-    composite = tf.nest.map_structure(lambda x: x, result) if has_composite else None
     return tensors, rebuild
