@@ -157,7 +157,7 @@ class RandomModule:
         return self.b.dynamic_slice(x, starts_at, part)
 
     def reduce(self) -> Instruction | None:
-        x = self.value(lambda v: v.array_shape.element_type in (F32, S32) and v.array_shape.elements > 0)
+        x = self.value(lambda v: v.array_shape.element_type in (F32, S32))
         if x is None:
             return None
         kind = x.array_shape.element_type
@@ -174,7 +174,7 @@ class RandomModule:
         sizes = x.array_shape.sizes
         d = int(self.random.integers(len(sizes)))
         y = self.value(lambda v: v.array_shape.element_type is S32 and sizes[d] in v.array_shape.sizes)
-        if y is None or x.array_shape.rank + y.array_shape.rank == 2:
+        if y is None:
             return None
         return self.b.dot(x, y, lhs_contracting=(d,), rhs_contracting=(y.array_shape.sizes.index(sizes[d]),))
 

@@ -49,3 +49,14 @@ def standard_passes(settings: Settings, frozen: bool) -> list[Pass | Repeat]:
     # Last, as simplification would take apart nothing of it but finds new reshapes to merge.
     passes += [CanonicalizeContractions(settings.numerics), simplification, DeadCode()]
     return passes
+
+
+def passes_after_packing() -> list[Pass | Repeat]:
+    """What packing of contractions calls for: frozen weights are packed now, a loop's weights before the loop."""
+    return [
+        FoldConstants(),
+        # After folding, so that no constant becomes state.
+        SimplifyControlFlow(),
+        # The unpacked weights are state no more.
+        DeadCode(),
+    ]
