@@ -401,7 +401,8 @@ class _Planner:
         if tuple_root:
             roots = [body.add(GetTupleElement(n), [roots[0]]) for n in range(len(group.roots[0].shape.shapes))]  # type: ignore[union-attr]
         body.root = roots[0] if len(roots) == 1 and not tuple_root else body.add(Tuple(), roots)
-        in_place = ((0, 0),) if group.kind in ("update", "scatter") else ()
+        leaves = len(group.roots[0].shape.leaves()) if group.kind in ("update", "scatter") else 0
+        in_place = tuple((n, n) for n in range(leaves))
         fusion = self.computation.add(Fusion(body, group.kind, in_place), operands, name=f"{group.kind}.{group.roots[0].name}", source=group.roots[0].source)
         if len(group.roots) == 1 and not tuple_root:
             group.roots[0].replace_all_uses(fusion)

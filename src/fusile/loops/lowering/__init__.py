@@ -9,9 +9,18 @@ from fusile.hlo.ir import Instruction
 from fusile.loops.ir import Kernel
 from fusile.loops.lowering.contraction import lower_contraction
 from fusile.loops.lowering.rows import lower_rows
+from fusile.loops.lowering.scatter import lower_scatter
+from fusile.loops.lowering.select_and_scatter import lower_select_and_scatter
+from fusile.loops.lowering.update import lower_update
 from fusile.loops.machine import Machine
 
-KINDS: dict[str, Callable[[Instruction, str, Machine], Kernel]] = {"loop": lower_rows, "contraction": lower_contraction}
+KINDS: dict[str, Callable[[Instruction, str, Machine], Kernel]] = {
+    "loop": lower_rows,
+    "contraction": lower_contraction,
+    "update": lower_update,
+    "scatter": lower_scatter,
+    "select_and_scatter": lower_select_and_scatter,
+}
 
 
 def lower_fusion(fusion: Instruction, name: str, machine: Machine) -> Kernel:
