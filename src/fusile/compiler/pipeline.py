@@ -22,10 +22,9 @@ from fusile.llvm import compile_many
 from fusile.loops.lowering import lower_fusion
 from fusile.loops.text import print_kernel
 from fusile.memory.plan import Branch, CopyStep, Launch, Loop, Plan, Step, plan
-from fusile.passes.fold_constants import FoldConstants
 from fusile.passes.fusion import Fuse, fusion_key
 from fusile.passes.packing import PackContractions
-from fusile.passes.pipeline import standard_passes
+from fusile.passes.pipeline import passes_after_packing, standard_passes
 from fusile.rewrite.passes import run_passes
 from fusile.runtime.executable import Executable
 from fusile.runtime.program import ArraySpec, Program
@@ -117,7 +116,7 @@ def optimize(module: Module, target: Target, settings: Settings, frozen: bool) -
     panel_bytes = machine.vector_bytes * (4 if machine.vector_bytes <= 16 and machine.vector_registers >= 32 else 2)
     run_passes(module, standard_passes(settings, frozen), settings)
     # After simplification, which would undo it; folding then packs frozen weights once and for all.
-    run_passes(module, [PackContractions(panel_bytes), FoldConstants()], settings)
+    run_passes(module, [PackContractions(panel_bytes), *passes_after_packing()], settings)
     # Last: nothing looks into fusions.
     run_passes(module, [Fuse()], settings)
 

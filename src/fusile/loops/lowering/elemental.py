@@ -198,7 +198,7 @@ def _weight(value: Expr) -> int:
 def scalar_value(instruction: Instruction, operands: Sequence[Any]) -> Any:
     """An elementwise op on elements. Narrow floats are computed in f32 and rounded after each op."""
     op, result = instruction.op, instruction.array_shape.element_type
-    if any(isinstance(o, Pair) for o in operands) or isinstance(op, ew.Complex):
+    if result.is_complex or any(isinstance(o, Pair) for o in operands):
         from fusile.loops.lowering.complex_numbers import complex_value
 
         return complex_value(instruction, operands)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from fusile.base.element_type import F32
-from fusile.loops.math.exponential import exponential, exponential_of_moderate
+from fusile.loops.math.exponential import exponential, exponential_of_moderate, exponential_times
 from fusile.loops.math.logarithm import log_plus_one
 from fusile.loops.math.number import Number
 
@@ -58,13 +58,16 @@ def erf(x: Number) -> Number:
 
 
 def _erfc_far(a: Number) -> Number:
-    """erfc of a >= 1/2 as e**(-a**2) P / (1 + 2a); a**2 in two parts, since e magnifies its rounding error."""
+    """erfc of a >= 1/2 as e**(-a**2) P / (1 + 2a). The rounding errors of a**2, which e magnifies, and of the
+    reciprocal go into the exponent's small part."""
     middle, table = (2.0, ERFC_32) if a.type is F32 else (4.0, ERFC_64)
-    scaled = ((a - middle) / (a + middle)).polynomial(table) / a.fma(2.0, 1.0)
-    square = a * a
-    rest = a.fma(a, -square)
-    value = exponential(-square) * scaled
-    return value.fma(-rest, value)
+    below = a.fma(2.0, 1.0)
+    inverse = 1.0 / below
+    lost = a * 2.0 - (below - 1.0)
+    value = ((a - middle) / (a + middle)).polynomial(table)
+    scaled, square = value * inverse, a * a
+    rest = (-inverse).fma(below, 1.0) - lost * inverse - a.fma(a, -square)
+    return exponential_times(-square, rest, scaled, value.fma(inverse, -scaled))
 
 
 def erfc(x: Number) -> Number:

@@ -26,8 +26,8 @@ TANH_64 = (
 )  # fmt: skip
 
 
-def reduced(x: Number) -> tuple[Number, Number, Number]:
-    """x = n log 2 + r with |r| <= log(2) / 2: r, n, and n as an integer. |x| is at most some thousands.
+def reduced(x: Number, rest: Number | None = None) -> tuple[Number, Number, Number]:
+    """x (+ rest) = n log 2 + r with |r| <= log(2) / 2: r, n, and n as an integer. |x| is at most some thousands.
 
     Adding 1.5 * 2**23 (2**52) rounds to a whole number, and leaves it in the low bits.
     """
@@ -36,7 +36,7 @@ def reduced(x: Number) -> tuple[Number, Number, Number]:
     shifted = x.fma(1 / math.log(2), magic)
     n = shifted - magic
     high, low = (0.693145751953125, 1.428606765330187e-06) if narrow else (0.6931471805599453, 2.3190468138462996e-17)
-    r = n.fma(-low, n.fma(-high, x))
+    r = n.fma(-low, n.fma(-high, x)) if rest is None else n.fma(-high, x) + n.fma(-low, rest)
     return r, n, shifted.bits() - shifted.constant(magic).bits()
 
 
@@ -56,10 +56,22 @@ def exponential(x: Number) -> Number:
     """e**x. The power of two comes in two factors, so that denormal results round once and large ones overflow."""
     low, high = (-104.5, 89.0) if x.type is F32 else (-746.0, 710.0)
     r, n, whole = reduced(x.at_most(high).at_least(low))
-    value = exponential_minus_one_of_reduced(r) + 1.0
-    magic = n.constant(1.5 * 2.0 ** (23 if x.type is F32 else 52))
+    one, two = _two_factors(n, whole)
+    return (exponential_minus_one_of_reduced(r) + 1.0) * one * two
+
+
+def exponential_times(x: Number, rest: Number, factor: Number, factor_rest: Number) -> Number:
+    """(factor + factor_rest) * e**(x + rest) with few roundings, for x from about -1000 to 0 and tiny rests."""
+    r, n, whole = reduced(x.at_least(-150.0 if x.type is F32 else -1080.0), rest)
+    one, two = _two_factors(n, whole)
+    return (factor + factor.fma(exponential_minus_one_of_reduced(r), factor_rest)) * one * two
+
+
+def _two_factors(n: Number, whole: Number) -> tuple[Number, Number]:
+    """2**n as the product of two powers of two within the normal range; `whole` is n as an integer."""
+    magic = n.constant(1.5 * 2.0 ** (23 if n.type is F32 else 52))
     half = n.fma(0.5, magic).bits() - magic.bits()
-    return value * power_of_two(half, x.type) * power_of_two(whole - half, x.type)
+    return power_of_two(half, n.type), power_of_two(whole - half, n.type)
 
 
 def exponential_minus_one(x: Number) -> Number:
@@ -68,9 +80,7 @@ def exponential_minus_one(x: Number) -> Number:
     low = -18.0 if x.type is F32 else -40.0
     r, n, whole = reduced(x.at_most(high).at_least(low))
     part = exponential_minus_one_of_reduced(r)
-    magic = n.constant(1.5 * 2.0 ** (23 if x.type is F32 else 52))
-    half = n.fma(0.5, magic).bits() - magic.bits()
-    one, two = power_of_two(half, x.type), power_of_two(whole - half, x.type)
+    one, two = _two_factors(n, whole)
     scale = one * two
     moderate = scale.fma(part, scale - 1.0)
     large = (part + 1.0) * one * two
@@ -79,9 +89,14 @@ def exponential_minus_one(x: Number) -> Number:
 
 
 def logistic(x: Number) -> Number:
-    """1 / (1 + e**-x) as e**-|x| or 1 over 1 + e**-|x|: nothing overflows."""
+    """1 / (1 + e**-x) as e**-|x| or 1 over 1 + e**-|x|: nothing overflows. The sum's rounding error is put back."""
     e = exponential(-abs(x))
-    return (x < 0.0).pick(e, 1.0) / (e + 1.0)
+    total = e + 1.0
+    lost = e - (total - 1.0)
+    negative = x < 0.0
+    value = negative.pick(e, 1.0) / total
+    inverse = negative.pick(1.0 - value, value)
+    return value.fma(-lost * inverse, value)
 
 
 def tanh(x: Number) -> Number:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from fusile.loops.math.exponential import exponential
-from fusile.loops.math.logarithm import log
+from fusile.loops.math.logarithm import log, log_plus_one
 from fusile.loops.math.number import Number
 from fusile.loops.math.trigonometric import cosine, sine
 
@@ -28,24 +28,25 @@ def _from_nearest(x: Number) -> Number:
 
 
 def lgamma(x: Number) -> Number:
-    """Lanczos' approximation for x >= 1/2, reflected below; a series about the zeros at 1 and 2."""
+    """log(|gamma(x)|), reflected below 1/2; infinite at the poles."""
     reflect = x < 0.5
     y = reflect.pick(1.0 - x, x)
     value = _lgamma_positive(y)
     size = abs(sine(_from_nearest(x) * math.pi))
     mirrored = math.log(math.pi) - log(size) - value
-    small = abs(x) < 1e-8
+    small = abs(x) < 1e-30
     value = reflect.pick(small.pick(-log(abs(x)), mirrored), value)
     value = _is_pole(x).pick(value.constant(math.inf), value)
     return abs(x).equals(math.inf).pick(abs(x), value)
 
 
 def _lgamma_positive(y: Number) -> Number:
-    """log(gamma(y)) for y >= 1/2: Taylor series about 1 and 2, Lanczos between, Stirling far out."""
+    """log(gamma(y)) for y >= 1/2: a Taylor series about 2 up to 5/2, then Lanczos, then Stirling."""
     value = (y < 8.0).pick(_lanczos(y), _stirling(y))
-    value = (abs(y - 2.0) < 0.3).pick(_series_about_two(y - 2.0), value)
-    shifted = y - 1.0
-    return (abs(shifted) < 0.3).pick(_series_about_two(shifted) - _log_near_one(shifted), value)
+    below = y < 1.5
+    d = y - below.pick(y.constant(1.0), 2.0)
+    series = d * d.polynomial(_ABOUT_TWO)
+    return (y < 2.5).pick(below.pick(series - log_plus_one(d), series), value)
 
 
 def _lanczos(y: Number) -> Number:
@@ -65,23 +66,14 @@ def _stirling(y: Number) -> Number:
 
 
 def _zeta_minus_one(n: int) -> float:
-    """The sum of k**-n from k = 2, by Euler and Maclaurin's formula past 40."""
-    head = math.fsum(k**-n for k in range(2, 40))
-    return head + 40.0 ** (1 - n) / (n - 1) + 0.5 * 40.0**-n + n * 40.0 ** (-n - 1) / 12
+    """The sum of k**-n from k = 2, by Euler and Maclaurin's formula past 200."""
+    k, last = [float(i) ** -n for i in range(2, 200)], 200.0
+    tail = last ** (1 - n) / (n - 1), last**-n / 2, n * last ** (-n - 1) / 12
+    return math.fsum((*k, *tail, -n * (n + 1) * (n + 2) * last ** (-n - 3) / 720))
 
 
 _ABOUT_TWO = (1 - 0.5772156649015329, *((-1) ** n * _zeta_minus_one(n) / n for n in range(2, 30)))
-_ABOUT_ONE_LOG = tuple((-1) ** n / (n + 1) for n in range(34))
-
-
-def _series_about_two(d: Number) -> Number:
-    """log(gamma(2 + d)) for |d| < 0.3."""
-    return d * d.polynomial(_ABOUT_TWO)
-
-
-def _log_near_one(d: Number) -> Number:
-    """log(1 + d) for |d| < 0.3, with a small relative error."""
-    return d * d.polynomial(_ABOUT_ONE_LOG)
+"""log(gamma(2 + d)) / d for |d| <= 1/2."""
 
 
 def digamma(x: Number) -> Number:
@@ -117,7 +109,7 @@ def _bessel(x: Number, order: int) -> Number:
     if order == 1:
         near = near * (near_x * 0.5)
     terms = [1.0]
-    for k in range(1, 14):
+    for k in range(1, 30):
         terms.append(terms[-1] * -(4.0 * order * order - (2 * k - 1) ** 2) / (k * 8))
     t = 1.0 / size.at_least(20.0)
     far = t.polynomial(terms) * (t * (1 / (2 * math.pi))).sqrt()

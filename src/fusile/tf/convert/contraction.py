@@ -59,21 +59,39 @@ def einsum(context: Context, node: Node, inputs: list[Value]) -> Instruction:
     if len(labels) > 2:
         raise context.unsupported("einsum of more than two operands reaches the graph only in parts", "use tf.einsum")
     labels, result = _without_ellipsis(labels, result, [v.rank for v in inputs])
-    operands = [_summed(context, *_diagonal(context, v.instruction, text), labels, result, n) for n, (v, text) in enumerate(zip(inputs, labels, strict=True))]
+    operands = [
+        _summed(context, *_diagonal(context, v.instruction, text), labels, result, n)
+        for n, (v, text) in enumerate(zip(inputs, labels, strict=True))
+    ]
     if len(operands) == 1:
         return _permuted(context, *operands[0], result)
     (x, a), (y, c) = operands
     batch = [d for d in a if d in c and d in result]
     contracted = [d for d in a if d in c and d not in result]
     x, y = _stretched(context, x, a, y, c)
-    product = context.builder.dot(x, y, [a.index(d) for d in batch], [c.index(d) for d in batch], [a.index(d) for d in contracted], [c.index(d) for d in contracted])
-    order = "".join([*batch, *(d for d in a if d not in batch and d not in contracted), *(d for d in c if d not in batch and d not in contracted)])
+    product = context.builder.dot(
+        x,
+        y,
+        [a.index(d) for d in batch],
+        [c.index(d) for d in batch],
+        [a.index(d) for d in contracted],
+        [c.index(d) for d in contracted],
+    )
+    order = "".join(
+        [
+            *batch,
+            *(d for d in a if d not in batch and d not in contracted),
+            *(d for d in c if d not in batch and d not in contracted),
+        ]
+    )
     return _permuted(context, product, order, result)
 
 
 def _without_ellipsis(labels: list[str], result: str, ranks: list[int]) -> tuple[list[str], str]:
     free = [c for c in string.ascii_letters if c not in "".join(labels) + result]
-    counts = [rank - len(text.replace("...", "")) if "..." in text else 0 for text, rank in zip(labels, ranks, strict=True)]
+    counts = [
+        rank - len(text.replace("...", "")) if "..." in text else 0 for text, rank in zip(labels, ranks, strict=True)
+    ]
     most = max(counts)
     names = free[:most]
     labels = [text.replace("...", "".join(names[most - n :])) for text, n in zip(labels, counts, strict=True)]
@@ -95,7 +113,9 @@ def _diagonal(context: Context, x: Instruction, text: str) -> tuple[Instruction,
     return x, text
 
 
-def _summed(context: Context, x: Instruction, text: str, labels: list[str], result: str, number: int) -> tuple[Instruction, str]:
+def _summed(
+    context: Context, x: Instruction, text: str, labels: list[str], result: str, number: int
+) -> tuple[Instruction, str]:
     others = "".join(t for n, t in enumerate(labels) if n != number)
     lost = [d for d, label in enumerate(text) if label not in result and label not in others]
     if not lost:
@@ -153,13 +173,17 @@ class Geometry:
         """The spatial sizes of the result."""
         return tuple(
             (size + low + high - (window - 1) * dilation - 1) // stride + 1
-            for size, (low, high), window, dilation, stride in zip(self.sizes, self.padding, self.window, self.dilations, self.strides, strict=True)
+            for size, (low, high), window, dilation, stride in zip(
+                self.sizes, self.padding, self.window, self.dilations, self.strides, strict=True
+            )
         )
 
     def dimensions(self) -> ConvolutionDimensions:
         """Kernels are spatial, input features, output features."""
         n = len(self.spatial)
-        return ConvolutionDimensions(0, self.feature, self.spatial, n, n + 1, tuple(range(n)), 0, self.feature, self.spatial)
+        return ConvolutionDimensions(
+            0, self.feature, self.spatial, n, n + 1, tuple(range(n)), 0, self.feature, self.spatial
+        )
 
 
 def _optional(node: Node, name: str) -> Any:
@@ -179,21 +203,32 @@ def _convolution(context: Context, x: Instruction, kernel: Instruction, geometry
 def convolution(context: Context, node: Node, inputs: list[Value]) -> Instruction:
     x, kernel = inputs
     geometry = Geometry(context, node, x.sizes, kernel.sizes[:-2])
-    return _convolution(context, x.instruction, kernel.instruction, geometry, x.sizes[geometry.feature] // kernel.sizes[-2])
+    return _convolution(
+        context, x.instruction, kernel.instruction, geometry, x.sizes[geometry.feature] // kernel.sizes[-2]
+    )
 
 
-def _input_gradient(context: Context, gradient: Instruction, kernel: Instruction, geometry: Geometry, groups: int) -> Instruction:
+def _input_gradient(
+    context: Context, gradient: Instruction, kernel: Instruction, geometry: Geometry, groups: int
+) -> Instruction:
     """The gradient dilated by the strides, convolved with the turned kernel, whose features have changed roles."""
     n = len(geometry.spatial)
     extents = [(w - 1) * d for w, d in zip(geometry.window, geometry.dilations, strict=True)]
     out = geometry.output_sizes()
     low = tuple(e - p[0] for e, p in zip(extents, geometry.padding, strict=True))
-    high = tuple(size + extent - lo - ((o - 1) * s + 1) for size, extent, lo, o, s in zip(geometry.sizes, extents, low, out, geometry.strides, strict=True))
+    high = tuple(
+        size + extent - lo - ((o - 1) * s + 1)
+        for size, extent, lo, o, s in zip(geometry.sizes, extents, low, out, geometry.strides, strict=True)
+    )
     if groups > 1:
         kernel = _grouped_transpose(context, kernel, groups)
-        numbers = ConvolutionDimensions(0, geometry.feature, geometry.spatial, n, n + 1, tuple(range(n)), 0, geometry.feature, geometry.spatial)
+        numbers = ConvolutionDimensions(
+            0, geometry.feature, geometry.spatial, n, n + 1, tuple(range(n)), 0, geometry.feature, geometry.spatial
+        )
     else:
-        numbers = ConvolutionDimensions(0, geometry.feature, geometry.spatial, n + 1, n, tuple(range(n)), 0, geometry.feature, geometry.spatial)
+        numbers = ConvolutionDimensions(
+            0, geometry.feature, geometry.spatial, n + 1, n, tuple(range(n)), 0, geometry.feature, geometry.spatial
+        )
     window = Window(geometry.window, (1,) * n, low, high, geometry.strides, geometry.dilations, (True,) * n)
     return context.builder.emit(Convolution(window, numbers, groups), gradient, kernel)
 
@@ -208,16 +243,22 @@ def _grouped_transpose(context: Context, kernel: Instruction, groups: int) -> In
     return b.reshape(turned, (*sizes[:-2], outer, groups * inner))
 
 
-def _filter_gradient(context: Context, x: Instruction, gradient: Instruction, geometry: Geometry, groups: int) -> Instruction:
+def _filter_gradient(
+    context: Context, x: Instruction, gradient: Instruction, geometry: Geometry, groups: int
+) -> Instruction:
     """A convolution of the input with the gradient as its kernel: the batch is what is summed over."""
     n = len(geometry.spatial)
     out = geometry.output_sizes()
     low = tuple(p[0] for p in geometry.padding)
     high = tuple(
         (w - 1) * d + (o - 1) * s + 1 - size - lo
-        for w, d, o, s, size, lo in zip(geometry.window, geometry.dilations, out, geometry.strides, geometry.sizes, low, strict=True)
+        for w, d, o, s, size, lo in zip(
+            geometry.window, geometry.dilations, out, geometry.strides, geometry.sizes, low, strict=True
+        )
     )
-    numbers = ConvolutionDimensions(geometry.feature, 0, geometry.spatial, 0, geometry.feature, geometry.spatial, n, n + 1, tuple(range(n)))
+    numbers = ConvolutionDimensions(
+        geometry.feature, 0, geometry.spatial, 0, geometry.feature, geometry.spatial, n, n + 1, tuple(range(n))
+    )
     window = Window(out, geometry.dilations, low, high, (), geometry.strides)
     return context.builder.emit(Convolution(window, numbers, 1, groups), x, gradient)
 
@@ -227,7 +268,9 @@ def convolution_input_gradient(context: Context, node: Node, inputs: list[Value]
     sizes = context.integers(inputs[0], "the input's sizes")
     kernel, gradient = inputs[1], inputs[2]
     geometry = Geometry(context, node, sizes, kernel.sizes[:-2])
-    return _input_gradient(context, gradient.instruction, kernel.instruction, geometry, sizes[geometry.feature] // kernel.sizes[-2])
+    return _input_gradient(
+        context, gradient.instruction, kernel.instruction, geometry, sizes[geometry.feature] // kernel.sizes[-2]
+    )
 
 
 @converter("Conv2DBackpropFilter", "Conv3DBackpropFilterV2")
@@ -235,7 +278,9 @@ def convolution_filter_gradient(context: Context, node: Node, inputs: list[Value
     x, gradient = inputs[0], inputs[2]
     sizes = context.integers(inputs[1], "the filter's sizes")
     geometry = Geometry(context, node, x.sizes, sizes[:-2])
-    return _filter_gradient(context, x.instruction, gradient.instruction, geometry, x.sizes[geometry.feature] // sizes[-2])
+    return _filter_gradient(
+        context, x.instruction, gradient.instruction, geometry, x.sizes[geometry.feature] // sizes[-2]
+    )
 
 
 def _depthwise_kernel(context: Context, kernel: Instruction) -> Instruction:
@@ -248,7 +293,9 @@ def _depthwise_kernel(context: Context, kernel: Instruction) -> Instruction:
 def depthwise(context: Context, node: Node, inputs: list[Value]) -> Instruction:
     x, kernel = inputs
     geometry = Geometry(context, node, x.sizes, kernel.sizes[:2])
-    return _convolution(context, x.instruction, _depthwise_kernel(context, kernel.instruction), geometry, x.sizes[geometry.feature])
+    return _convolution(
+        context, x.instruction, _depthwise_kernel(context, kernel.instruction), geometry, x.sizes[geometry.feature]
+    )
 
 
 @converter("DepthwiseConv2dNativeBackpropInput")

@@ -332,7 +332,10 @@ def batch_norm(context: Context, node: Node, inputs: list[Value]) -> list[Instru
         factor = node.attribute("exponential_avg_factor")
         outputs = [batch_mean, corrected]
         if factor != 1.0:
-            outputs = [b.add(b.multiply(old, b.like(1 - factor, old)), b.multiply(new, b.like(factor, new))) for old, new in ((mean, batch_mean), (variance, corrected))]
+            outputs = [
+                b.add(b.multiply(old, b.like(1 - factor, old)), b.multiply(new, b.like(factor, new)))
+                for old, new in ((mean, batch_mean), (variance, corrected))
+            ]
         mean, variance = batch_mean, batch_variance
     else:
         outputs = [mean, variance]

@@ -69,8 +69,12 @@ def rms_prop(context: Context, node: Node, inputs: list[Any]) -> list[Any]:
     variable, mean_square, moment, rate, rho, decay, epsilon, gradient = inputs
     old, square, m = (context.read(r).instruction for r in (variable, mean_square, moment))
     change, one = gradient.instruction, context.builder.like(1, old)
-    square = b.add(square, b.multiply(b.subtract(b.multiply(change, change), square), b.subtract(one, _like(context, rho, old))))
-    scaled = b.divide(b.multiply(change, _like(context, rate, old)), b.sqrt(b.add(square, _like(context, epsilon, old))))
+    square = b.add(
+        square, b.multiply(b.subtract(b.multiply(change, change), square), b.subtract(one, _like(context, rho, old)))
+    )
+    scaled = b.divide(
+        b.multiply(change, _like(context, rate, old)), b.sqrt(b.add(square, _like(context, epsilon, old)))
+    )
     m = b.add(b.multiply(m, _like(context, decay, old)), scaled)
     for resource, value in ((variable, b.subtract(old, m)), (mean_square, square), (moment, m)):
         context.assign(resource, value)
