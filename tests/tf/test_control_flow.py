@@ -149,6 +149,32 @@ def test_gradient_of_a_branch(agrees):
     )
 
 
+def test_gradient_of_loops_in_loops(agrees):
+    def loops(x):
+        total = tf.zeros([3])
+        for i in tf.range(4):
+            row = x[i]
+            for _ in tf.range(2):
+                row = tf.sin(row) * 1.5
+            total += row * row
+        return tf.reduce_sum(total)
+
+    agrees(gradient_of(loops), X)
+
+
+def test_gradient_of_branches_in_loops(agrees):
+    def branches(x):
+        total = tf.constant(0.0)
+        for i in tf.range(5):
+            if tf.reduce_sum(x[i]) > 0.0:
+                total += tf.reduce_sum(tf.exp(x[i]))
+            else:
+                total += tf.reduce_sum(x[i] ** 3)
+        return total
+
+    agrees(gradient_of(branches), X)
+
+
 def test_gradient_of_a_loop_whose_length_is_not_known_is_refused():
     def loop(x):
         return tf.reduce_sum(tf.while_loop(lambda a: tf.reduce_sum(a) < 9.0, lambda a: (a * 1.5 + 1,), (x,))[0])

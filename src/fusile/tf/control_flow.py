@@ -4,23 +4,25 @@ everything that crosses: arrays, the leaves of TensorLists, and the current valu
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from fusile.base.element_type import PRED, S32
+from fusile.base.shape import Shape
 from fusile.hlo.builder import Builder
 from fusile.hlo.ir import Computation, Instruction
 from fusile.hlo.opset.structure import Constant
 from fusile.tf.context import Context
 from fusile.tf.crossing import Boundary, leaves_of, like
 from fusile.tf.graph import called_graph, convert_graph
-from fusile.tf.lists import with_buffer, with_capacity
+from fusile.tf.lists import empty_column, merged_element, with_buffer, with_capacity
 from fusile.tf.node import Node
 from fusile.tf.registry import converter
 from fusile.tf.trip_count import TripCount, loop_invariants, trip_count
-from fusile.tf.value import AnyValue, Optional, TensorList, Value, merged_uniform
+from fusile.tf.value import AnyValue, CompositeList, Optional, TensorList, Value, merged_uniform
 
 
 @converter("PartitionedCall", "StatefulPartitionedCall", effect=True)
@@ -101,19 +103,25 @@ def _agree(context: Context, branches: list[Branch]) -> None:
     for i, outputs in enumerate(zip(*(b.outputs for b in branches), strict=True)):
         lists = [v for v in outputs if isinstance(v, TensorList)]
         shapes = [v.element_shape for v in lists if v.buffer is not None and v.element_shape is not None]
-        present = [v.values for v in outputs if isinstance(v, Optional) and v.values is not None]
+        optionals = [v for v in outputs if isinstance(v, Optional)]
+        kinds = list(dict.fromkeys(_shapes(values) for v in optionals for values in v.alternatives))
         uniform = functools.reduce(merged_uniform, [v.uniform for v in lists]) if lists else None
         for branch in branches:
             value = branch.outputs[i]
-            if isinstance(value, Optional) and value.values is None and present:
-                branch.outputs[i] = Optional(tuple(_zeros(branch.context, v) for v in present[0]))
+            if isinstance(value, Optional):
+                own = {_shapes(values): values for values in value.alternatives}
+                branch.outputs[i] = Optional(tuple(own.get(k) or _zeros(branch.context, k) for k in kinds))
             if isinstance(value, TensorList):
                 value = with_capacity(branch.context, value.with_uniform(uniform), max(v.capacity for v in lists))
                 branch.outputs[i] = with_buffer(branch.context, value, shapes[0]) if shapes else value
 
 
-def _zeros(context: Context, like: Value) -> Value:
-    return context.value(context.builder.full(0, like.shape))
+def _shapes(values: Sequence[Value]) -> tuple[Shape, ...]:
+    return tuple(v.shape for v in values)
+
+
+def _zeros(context: Context, shapes: Sequence[Shape]) -> tuple[Value, ...]:
+    return tuple(context.value(context.builder.full(0, shape)) for shape in shapes)
 
 
 def _same_known(values: list[AnyValue]) -> bool:
@@ -129,19 +137,30 @@ def _same_known(values: list[AnyValue]) -> bool:
 
 @converter("OptionalFromValue")
 def optional_from_value(context: Context, node: Node, inputs: list[Any]) -> Optional:
-    return Optional(tuple(inputs))
+    return Optional((tuple(inputs),))
 
 
 @converter("OptionalNone")
 def optional_none(context: Context, node: Node, inputs: list[Any]) -> Optional:
-    return Optional(None)
+    return Optional()
 
 
 @converter("OptionalGetValue", effect=True)
 def optional_get_value(context: Context, node: Node, inputs: list[Any]) -> list[Value]:
-    if inputs[0].values is None:
-        raise context.unsupported("a value that no branch has is asked for")
-    return list(inputs[0].values)
+    wanted = list(zip(node.attribute("output_types"), node.attribute("output_shapes"), strict=True))
+    for values in inputs[0].alternatives:
+        if len(values) == len(wanted) and all(map(_fits, values, wanted)):
+            return list(values)
+    raise context.unsupported("a value that no branch has is asked for")
+
+
+def _fits(value: Value, wanted: tuple[Any, tuple[int | None, ...] | None]) -> bool:
+    """Whether a value has the TensorFlow type and the dimensions asked for, as far as they are known."""
+    dtype, sizes = wanted
+    same = sizes is None or (
+        len(sizes) == value.rank and all(s in (None, v) for s, v in zip(sizes, value.sizes, strict=True))
+    )
+    return same and value.element_type.dtype == dtype.as_numpy_dtype
 
 
 # -- loops
@@ -156,7 +175,7 @@ def while_(context: Context, node: Node, inputs: list[Any]) -> list[AnyValue]:
     invariant = loop_invariants(body_graph)
     count = trip_count(condition_graph, body_graph, inputs, invariant)
     values = [_with_room(context, v, count) for v in inputs]
-    fixed = [isinstance(v, TensorList) or invariant[i] for i, v in enumerate(values)]
+    fixed = [isinstance(v, TensorList | CompositeList) or invariant[i] for i, v in enumerate(values)]
     while True:
         boundary = Boundary(context, values, fixed)
         body = Branch(context, boundary, body_graph)
@@ -167,6 +186,8 @@ def while_(context: Context, node: Node, inputs: list[Any]) -> list[AnyValue]:
 
 def _with_room(context: Context, value: AnyValue, count: TripCount | None) -> AnyValue:
     """A list that grows in the loop gets room for one element an iteration."""
+    if isinstance(value, CompositeList):
+        return replace(value, capacity=max(value.capacity, count.most if count else 0))
     if not isinstance(value, TensorList) or not value.growing or count is None:
         return value
     length = value.length.known
@@ -174,28 +195,45 @@ def _with_room(context: Context, value: AnyValue, count: TripCount | None) -> An
 
 
 def _adjust(context: Context, values: list[AnyValue], fixed: list[bool], outputs: list[AnyValue]) -> bool:
-    """Makes the state before the loop agree with the body's outputs; True when something had to change."""
+    """Makes lists before the loop agree with the body's outputs; True when something had to change."""
     changed = False
     for i, (before, after) in enumerate(zip(values, outputs, strict=True)):
-        if not isinstance(before, TensorList) or not isinstance(after, TensorList):
-            continue
-        if before.buffer is None and after.buffer is not None:
-            assert after.element_shape is not None
-            values[i], changed = with_buffer(context, before, after.element_shape), True
-        if after.capacity > before.capacity:
-            raise context.unsupported("a list grows in a loop whose number of iterations is not known",
-                                      "give the TensorArray its size, or the loop maximum_iterations")  # fmt: skip
-        if fixed[i] and (after.length.known is None or after.length.known != before.length.known):
-            fixed[i], changed = False, True
-        uniform = merged_uniform(before.uniform, after.uniform)
-        if uniform is not before.uniform:
-            values[i], changed = _as_list(values[i]).with_uniform(uniform), True
+        now: AnyValue = before
+        stays = fixed[i]
+        if isinstance(before, TensorList) and isinstance(after, TensorList):
+            now, stays = _adjusted(context, before, after, fixed[i])
+        elif isinstance(before, CompositeList) and isinstance(after, CompositeList):
+            now, stays = _adjusted_composite(context, before, after, fixed[i])
+        changed = changed or now is not before or stays != fixed[i]
+        values[i], fixed[i] = now, stays
     return changed
 
 
-def _as_list(value: AnyValue) -> TensorList:
-    assert isinstance(value, TensorList)
-    return value
+def _adjusted(context: Context, before: TensorList, after: TensorList, fixed: bool) -> tuple[TensorList, bool]:
+    """The list before the loop, `before` itself when it agrees, and whether its length may be taken as known."""
+    if after.capacity > before.capacity:
+        hint = "give the TensorArray its size, or the loop maximum_iterations"
+        raise context.unsupported("a list grows in a loop whose number of iterations is not known", hint)
+    uniform = merged_uniform(before.uniform, after.uniform)
+    stays = fixed and after.length.known is not None and after.length.known == before.length.known
+    if before.buffer is None and after.buffer is not None:
+        assert after.element_shape is not None
+        before = with_buffer(context, before, after.element_shape)
+    return before if uniform is before.uniform else before.with_uniform(uniform), stays
+
+
+def _adjusted_composite(context: Context, before: CompositeList, after: CompositeList,
+                        fixed: bool) -> tuple[CompositeList, bool]:  # fmt: skip
+    if not before.columns and after.columns:
+        shapes = [c.buffer.shape.with_dimensions(c.buffer.sizes[1:]) for c in after.columns if c.buffer is not None]
+        columns = tuple(empty_column(context, before.capacity, s) for s in shapes)
+        return replace(before, element=after.element, columns=columns), fixed
+    pairs = [_adjusted(context, b, a, fixed) for b, a in zip(before.columns, after.columns, strict=True)]
+    element = merged_element(before.element, after.element)
+    stays = all(s for _, s in pairs)
+    if element is before.element and all(c is b for (c, _), b in zip(pairs, before.columns, strict=True)):
+        return before, stays
+    return replace(before, element=element, columns=tuple(c for c, _ in pairs)), stays
 
 
 def _emit_loop(

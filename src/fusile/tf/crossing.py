@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from fusile.hlo.ir import Computation, Instruction
 from fusile.tf.context import Context
-from fusile.tf.value import AnyValue, Optional, Resource, TensorList, Value
+from fusile.tf.value import AnyValue, CompositeList, Optional, Resource, TensorList, Value
 
 
 def leaves_of(value: AnyValue, fixed: bool) -> list[Value]:
@@ -20,8 +20,10 @@ def leaves_of(value: AnyValue, fixed: bool) -> list[Value]:
     if isinstance(value, TensorList):
         buffer = [value.buffer] if value.buffer is not None else []
         return [*buffer, *([] if fixed and value.length.known is not None else [value.length])]
+    if isinstance(value, CompositeList):
+        return [leaf for column in value.columns for leaf in leaves_of(column, fixed)]
     if isinstance(value, Optional):
-        return list(value.values or ())
+        return [leaf for values in value.alternatives for leaf in values]
     return []
 
 
@@ -34,8 +36,10 @@ def like(context: Context, value: AnyValue, fixed: bool, leaves: Iterator[Instru
         known = fixed and value.length.known is not None
         length = value.length.within(context.builder) if known else context.value(next(leaves))
         return replace(value, buffer=buffer, length=length, change=0)
-    if isinstance(value, Optional) and value.values is not None:
-        return Optional(tuple(context.value(next(leaves)) for _ in value.values))
+    if isinstance(value, CompositeList):
+        return replace(value, columns=tuple(like(context, c, fixed, leaves) for c in value.columns))  # type: ignore[misc]
+    if isinstance(value, Optional):
+        return Optional(tuple(tuple(context.value(next(leaves)) for _ in values) for values in value.alternatives))
     return value
 
 

@@ -7,15 +7,17 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from fusile.base.element_type import S32
 from fusile.base.shape import Shape
 from fusile.hlo.ir import Instruction
 from fusile.tf.context import Context
 from fusile.tf.convert.indexing import combiner, put_rows, take
+from fusile.tf.crossing import leaves_of
 from fusile.tf.node import Node
 from fusile.tf.registry import converter
-from fusile.tf.value import EMPTY, TensorList, Value, merged_uniform
+from fusile.tf.value import EMPTY, AnyValue, CompositeList, Optional, TensorList, Value, merged_uniform
 
 
 def _shape_or_none(value: Value) -> tuple[int, ...] | None:
@@ -94,9 +96,12 @@ def reserve(context: Context, node: Node, inputs: list[Value]) -> TensorList:
 
 
 @converter("EmptyTensorList", effect=True)
-def empty_list(context: Context, node: Node, inputs: list[Value]) -> TensorList:
+def empty_list(context: Context, node: Node, inputs: list[Value]) -> TensorList | CompositeList:
     most = inputs[1].known
-    return _new(context, node, _shape_or_none(inputs[0]), 0, max(0, int(most)) if most is not None else 0)
+    capacity = max(0, int(most)) if most is not None else 0
+    if node.attribute("element_dtype") == tf.variant:
+        return CompositeList(capacity)
+    return _new(context, node, _shape_or_none(inputs[0]), 0, capacity)
 
 
 def _new(context: Context, node: Node, shape: tuple[int, ...] | None, length: int, capacity: int) -> TensorList:
@@ -149,16 +154,20 @@ def get_item(context: Context, node: Node, inputs: list[Any]) -> Instruction:
 
 
 @converter("TensorListPushBack", effect=True)
-def push_back(context: Context, node: Node, inputs: list[Any]) -> TensorList:
+def push_back(context: Context, node: Node, inputs: list[Any]) -> TensorList | CompositeList:
     value, item = inputs
-    if isinstance(item, TensorList):
-        raise context.unsupported("lists of lists", "differentiate loops inside loops with maximum_iterations unrolled")
+    if isinstance(value, CompositeList):
+        return pushed_element(context, value, item)
+    return pushed(context, value, item)
+
+
+def pushed(context: Context, value: TensorList, item: Value) -> TensorList:
+    """The list with one more element."""
     if value.length.known is not None:
         value = with_capacity(context, value, int(value.length.known) + 1)
     elif value.capacity == 0:
-        raise context.unsupported(
-            "a list grows in a loop whose number of iterations is not known", "give the loop maximum_iterations"
-        )
+        hint = "give the loop maximum_iterations"
+        raise context.unsupported("a list grows in a loop whose number of iterations is not known", hint)
     stored = _stored(context, value, value.length, item.instruction)
     uniform = merged_uniform(value.uniform, item.known) if item.known is not None else None
     return replace(stored, length=_length_plus(context, value, 1), change=_sum(value.change, 1), uniform=uniform)
@@ -166,16 +175,63 @@ def push_back(context: Context, node: Node, inputs: list[Any]) -> TensorList:
 
 @converter("TensorListPopBack", effect=True)
 def pop_back(context: Context, node: Node, inputs: list[Any]) -> list[Any]:
-    value = _ready(context, inputs[0], _shape_or_none(inputs[1]))
+    if isinstance(inputs[0], CompositeList):
+        return list(popped_element(context, inputs[0]))
+    return list(popped(context, _ready(context, inputs[0], _shape_or_none(inputs[1]))))
+
+
+def popped(context: Context, value: TensorList) -> tuple[TensorList, Value]:
+    """The list without its last element, and that element."""
     last = _length_plus(context, value, -1)
     rest = replace(value, length=last, change=_sum(value.change, -1))
     if value.uniform is not None and value.uniform is not EMPTY:
-        return [rest, context.known(value.uniform)]
-    return [rest, context.value(_loaded(context, value, last))]
+        return rest, context.known(value.uniform)
+    return rest, context.value(_loaded(context, value, last))
 
 
 def _sum(change: int | None, more: int) -> int | None:
     return None if change is None else change + more
+
+
+# -- lists of lists and of optionals, which gradients of loops and branches inside loops keep
+
+
+def empty_column(context: Context, capacity: int, model: Shape) -> TensorList:
+    """An empty list of arrays of one shape."""
+    made = TensorList(model.element_type, capacity, None, context.known(0, S32), uniform=EMPTY)
+    return with_buffer(context, made, model.sizes)
+
+
+def pushed_element(context: Context, value: CompositeList, item: AnyValue) -> CompositeList:
+    """The list with one more element; all elements have arrays of the same shapes."""
+    if not isinstance(item, TensorList | Optional):
+        raise context.unsupported(f"a list of {type(item).__name__}s")
+    leaves = leaves_of(item, False)
+    columns = value.columns or tuple(empty_column(context, value.capacity, leaf.shape) for leaf in leaves)
+    element = merged_element(value.element, item)
+    grown = tuple(pushed(context, c, leaf) for c, leaf in zip(columns, leaves, strict=True))
+    return replace(value, element=element, columns=grown)
+
+
+def merged_element(a: TensorList | Optional | None, b: TensorList | Optional | None) -> TensorList | Optional | None:
+    """What is known of elements that are like `a` or like `b`."""
+    if isinstance(a, TensorList) and isinstance(b, TensorList):
+        uniform = merged_uniform(a.uniform, b.uniform)
+        return a if uniform is a.uniform else a.with_uniform(uniform)
+    return b if a is None else a
+
+
+def popped_element(context: Context, value: CompositeList) -> tuple[CompositeList, AnyValue]:
+    """The list without its last element, and that element."""
+    pairs = [popped(context, column) for column in value.columns]
+    rest, arrays = replace(value, columns=tuple(column for column, _ in pairs)), [array for _, array in pairs]
+    if isinstance(value.element, Optional):
+        taken = iter(arrays)
+        return rest, Optional(tuple(tuple(next(taken) for _ in values) for values in value.element.alternatives))
+    if not isinstance(value.element, TensorList):
+        raise context.unsupported("an element is taken from a list that never had one")
+    *buffer, length = arrays
+    return rest, replace(value.element, buffer=buffer[0] if buffer else None, length=length, change=0)
 
 
 # -- whole lists

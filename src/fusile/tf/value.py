@@ -101,13 +101,25 @@ class TensorList:
 class Optional:
     """Values that one branch has and another lacks; gradients of branches pass intermediate values so.
 
-    `values` is None for a branch that has none.
+    Branches share places between values of different shapes: `alternatives` has each, zeros from other branches.
     """
 
-    values: tuple[Value, ...] | None
+    alternatives: tuple[tuple[Value, ...], ...] = ()
 
 
-AnyValue = Value | Resource | TensorList | Optional | None
+@dataclass(frozen=True, slots=True, eq=False)
+class CompositeList:
+    """A list of lists or of optionals: one list for each array that an element consists of.
+
+    `element` says how those arrays make an element (its own arrays mean nothing); None until an element was added.
+    """
+
+    capacity: int
+    element: TensorList | Optional | None = None
+    columns: tuple[TensorList, ...] = ()
+
+
+AnyValue = Value | Resource | TensorList | CompositeList | Optional | None
 
 
 def merged_uniform(a: np.ndarray | None, b: np.ndarray | None) -> np.ndarray | None:
