@@ -13,14 +13,16 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from fusile.base.element_type import F32, S64, ElementType
+from fusile.base.element_type import F32, PRED, S64, ElementType
 from fusile.hlo.ir import Instruction
 from fusile.hlo.opset.reduction import Reduce, combiner_opcode
+from fusile.hlo.opset.structure import Iota
 from fusile.loops.ir import (
     Accumulate,
     Alloc,
     Apply,
     Buffer,
+    Combiner,
     Const,
     Expr,
     For,
@@ -498,6 +500,7 @@ class _Accumulators:
         self.computation = instruction.op.computations()[0]
         self.combiner = e.combiner(self.computation, self.types)
         self.initial = [_converted(e.value(o, (), block), t) for o, t in zip(instruction.operands[len(self.types) :], self.types, strict=True)]
+        self.joining = self._ordered()
         self.identity = tuple(self._neutral(t, i) for t, i in zip(self.types, self.initial, strict=True))
         size = (UNROLL * writer.lanes,) if vector else (1,)
         self.buffers = [Buffer(e.names.var("acc").name, t, size, Space.REGISTER) for t in self.types]
@@ -510,6 +513,19 @@ class _Accumulators:
                 lane = e.names.var("lane")
                 at = e.math.add(e.math.bound(lane, writer.lanes), const(slot * writer.lanes))
                 block.emit(For(lane, const(writer.lanes), (Store(buffer, (at,), identity),), LoopKind.VECTOR))
+
+    def _ordered(self) -> Combiner:
+        """The combiner for joining accumulators. With a running index among the operands, the side whose index is lower counts as
+        the left one: what an argmax does with several NaNs then doesn't depend on how lanes interleave."""
+        inputs = self.instruction.operands[: len(self.types)]
+        index = next((n for n, o in enumerate(inputs) if isinstance(o.op, Iota) and o.array_shape.element_type.is_integer), None)
+        if index is None or len(inputs) == 1:
+            return self.combiner
+        left, right = self.combiner.left, self.combiner.right
+        first = Apply("le", (left[index], right[index]), PRED)
+        swapped = {a: Apply("select", (first, a, b), a.element_type) for a, b in zip(left, right, strict=True)}
+        swapped |= {b: Apply("select", (first, b, a), a.element_type) for a, b in zip(left, right, strict=True)}
+        return Combiner(left, right, tuple(_substituted(r, swapped) for r in self.combiner.results))
 
     def _neutral(self, t: ElementType, initial: Expr) -> Expr:
         """The op's own neutral element where it is known; else the initial value, which must be neutral."""
@@ -533,10 +549,10 @@ class _Accumulators:
 
     def join(self, block: Block, values: Sequence[Expr]) -> None:
         """Values into the one cell."""
-        self._step(block, const(0), values)
+        self._step(block, const(0), values, self.joining)
 
-    def _step(self, block: Block, place: Expr, values: Sequence[Expr]) -> None:
-        block.emit(Accumulate(tuple((b, (place,)) for b in self.buffers), tuple(values), self.combiner, self.identity))
+    def _step(self, block: Block, place: Expr, values: Sequence[Expr], combiner: Combiner | None = None) -> None:
+        block.emit(Accumulate(tuple((b, (place,)) for b in self.buffers), tuple(values), combiner or self.combiner, self.identity))
 
     def cells(self) -> list[Expr]:
         return [Load(b, (const(0),)) for b in self.buffers]
@@ -552,14 +568,15 @@ class _Accumulators:
             for slot in range(width):
                 lane = e.math.bound(e.names.var("lane"), lanes)
                 inner = block.child()
-                self._step(inner, e.math.add(lane, const(slot * lanes)), [Load(b, (e.math.add(lane, const((slot + width) * lanes)),)) for b in self.buffers])
+                values = [Load(b, (e.math.add(lane, const((slot + width) * lanes)),)) for b in self.buffers]
+                self._step(inner, e.math.add(lane, const(slot * lanes)), values, self.joining)
                 block.loop(lane, lanes, inner, LoopKind.VECTOR)
         cells = [Buffer(e.names.var("cell").name, t, (1,), Space.REGISTER) for t in self.types]
         for cell, identity in zip(cells, self.identity, strict=True):
             block.emit(Alloc(cell))
             block.emit(Store(cell, (const(0),), identity))
         lane = e.math.bound(e.names.var("lane"), lanes)
-        step = Accumulate(tuple((c, (const(0),)) for c in cells), tuple(Load(b, (lane,)) for b in self.buffers), self.combiner, self.identity)
+        step = Accumulate(tuple((c, (const(0),)) for c in cells), tuple(Load(b, (lane,)) for b in self.buffers), self.joining, self.identity)
         block.emit(For(lane, const(lanes), (step,), LoopKind.VECTOR))
         return [Load(c, (const(0),)) for c in cells]
 
@@ -581,6 +598,15 @@ class _Accumulators:
         (value,), (initial,), (result,) = values, self.initial, self.combiner.results
         left, right = self.combiner.left[0], self.combiner.right[0]
         return [rewrite(result, lambda x: value if x == left else initial if x == right else None)]
+
+
+def _substituted(e: Expr, values: dict[Var, Apply]) -> Expr:
+    """`e` with variables replaced, all at once."""
+    if isinstance(e, Var):
+        return values.get(e, e)
+    if isinstance(e, Apply):
+        return Apply(e.op, tuple(_substituted(a, values) for a in e.arguments), e.element_type)
+    return e
 
 
 def _converted(value: Expr, t: ElementType) -> Expr:

@@ -64,10 +64,13 @@ def _erfc_far(a: Number) -> Number:
     below = a.fma(2.0, 1.0)
     inverse = 1.0 / below
     lost = a * 2.0 - (below - 1.0)
-    value = ((a - middle) / (a + middle)).polynomial(table)
+    t = (a - middle) / (a + middle)
+    tail = t.polynomial(table[1:])
+    value = tail.fma(t, table[0])
+    value_rest = tail.fma(t, table[0] - value)
     scaled, square = value * inverse, a * a
     rest = (-inverse).fma(below, 1.0) - lost * inverse - a.fma(a, -square)
-    return exponential_times(-square, rest, scaled, value.fma(inverse, -scaled))
+    return exponential_times(-square, rest, scaled, value_rest.fma(inverse, value.fma(inverse, -scaled)))
 
 
 def erfc(x: Number) -> Number:

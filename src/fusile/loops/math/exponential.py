@@ -18,6 +18,10 @@ EXP_64 = (
     2.51052063739570111e-8, 2.09146793765839351e-9,
 )  # fmt: skip
 # tanh(x) = x + x**3 P(x**2) for |x| <= 0.63
+TANH_32 = (
+    -0.333333331493745071, 0.133333001461889147, -0.0539584616274522014, 0.0217625029073592639,
+    -0.00832318705827877452, 0.00226950168416235399,
+)  # fmt: skip
 TANH_64 = (
     -0.333333333333333333, 0.133333333333333326, -0.0539682539682528093, 0.0218694885360807442,
     -0.00886323552740131713, 0.00359212798614486317, -0.00145583372647722302, 0.000590021545650909688,
@@ -100,20 +104,14 @@ def logistic(x: Number) -> Number:
 
 
 def tanh(x: Number) -> Number:
-    """With q = e**(-2|x|): (1 - q) / (1 + q), far out 1 - 2 q / (1 + q); in f64 a polynomial near 0."""
+    """An odd polynomial near 0; beyond, with q = e**(-2|x|), 1 - 2 q / (1 + q)."""
     narrow = x.type is F32
     size = abs(x)
-    r, _, whole = reduced((size * -2.0).at_least(-20.0 if narrow else -44.0))
-    scale, part = power_of_two(whole, x.type), exponential_minus_one_of_reduced(r)
-    q = scale.fma(part, scale)
-    t = scale.fma(part, scale - 1.0)
-    far = size > 0.5
-    value = (far.pick(q * -2.0, -t) / (q + 1.0) + far.pick(x.constant(1.0), 0.0)).copysign(x)
-    if narrow:
-        return x.is_nan().pick(x, value)
+    q = exponential_of_moderate((size * -2.0).at_least(-20.0 if narrow else -44.0))
+    far = 1.0 - q * 2.0 / (q + 1.0)
     z = x * x
-    near = (z * x).fma(z.polynomial(TANH_64), x)
-    return (size < 0.6).pick(near, x.is_nan().pick(x, value))
+    near = (z * size).fma(z.polynomial(TANH_32 if narrow else TANH_64), size)
+    return x.is_nan().pick(x, (size < 0.6).pick(near, far).copysign(x))
 
 
 def sinh(x: Number) -> Number:

@@ -17,11 +17,13 @@ def rsqrt(x: Number) -> Number:
 def cbrt(x: Number) -> Number:
     """2**(log2(x)/3), then two steps of Newton's iteration."""
     size = abs(x)
-    y = exponential(log(size) * (1 / 3))
+    tiny = size < 2.0**-900
+    scaled = tiny.pick(size * 2.0**180, size)
+    y = exponential(log(scaled) * (1 / 3))
     for _ in range(2):
-        y = y - (y * y * y - size) / (y * y * 3.0)
+        y = y - (y * y * y - scaled) / (y * y * 3.0)
     special = size.equals(0.0) | ~(size < math.inf)
-    return special.pick(x, abs(y).copysign(x))
+    return special.pick(x, tiny.pick(y * 2.0**-60, y).copysign(x))
 
 
 def power(x: Number, y: Number) -> Number:
