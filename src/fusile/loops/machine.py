@@ -19,6 +19,8 @@ class Machine:
     l3_bytes: int = 16 << 20
     has_fma: bool = True
     """Whether `fma` is one instruction."""
+    has_rounding: bool = True
+    """Whether floats round to whole numbers in one instruction."""
     has_masks: bool = False
     """Whether vector loads, stores and arithmetic take a mask at no cost (AVX-512, SVE)."""
     native_float16: bool = False
@@ -35,7 +37,7 @@ class Machine:
         return dataclasses.replace(self, **changes)  # type: ignore[arg-type]
 
 
-SSE2 = Machine(vector_bytes=16, has_fma=False)
+SSE2 = Machine(vector_bytes=16, has_fma=False, has_rounding=False)
 AVX2 = Machine(vector_bytes=32, native_float16=True)
 AVX512 = Machine(
     vector_bytes=64, vector_registers=32, l1_bytes=48 << 10, l2_bytes=2 << 20, has_masks=True, native_float16=True

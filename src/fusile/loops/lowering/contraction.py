@@ -192,7 +192,7 @@ class _Writer:
             return lambda lane: self._multiply_add(batch, rows, [(v, self.math.add(p, lane)) for v, p in places], coordinates, accumulator, lane)
 
         body: Body = tuple(self._vector(live, step(group)) for group, live in groups)
-        loops = [(k, size) for k, size in zip(depth, self.shape.depth, strict=True) if size > 1]
+        loops = [(k, size) for k, size in zip(depth, self.shape.depth, strict=True) if size != 1]
         for number, (k, size) in enumerate(reversed(loops)):
             kind = LoopKind.PIPELINED if number == 0 and size >= 8 else LoopKind.SERIAL
             body = (For(k, const(size), body, kind),)

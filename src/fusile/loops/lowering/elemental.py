@@ -233,8 +233,6 @@ def _native(op: Op, xs: Sequence[Expr], computed: ElementType, result: ElementTy
     if isinstance(op, ew.ReducePrecision):
         return _reduce_precision(op, xs[0])
     name = op.opcode.replace("-", "_")
-    if name == "power" and computed.is_integer:
-        raise UnsupportedOpError("the CPU target has no code for powers of integers yet", hint="use repeated multiplication")
     if computed.is_predicate and name in ("add", "multiply"):
         name = "or" if name == "add" else "and"
     return Apply(name, tuple(xs), computed)
