@@ -146,6 +146,26 @@ def test_scatter(agrees):
     agrees(lambda t, i, u: tf.tensor_scatter_nd_update(t, i, u), table, rows[:2], updates[:2])
 
 
+def test_stitch(agrees):
+    parts = [np.array([0, 2], np.int32), np.array([[3, 1]], np.int32)]
+    agrees(lambda x: tf.dynamic_stitch(parts, [x[:2, 0], x[:1, 1:]]), X)
+
+
+def test_lists_known_when_compiling(agrees):
+    agrees(lambda x: (x[0, 0], *tf.raw_ops.ListDiff(x=[1, 2, 3, 4], y=[2, 4]), *tf.unique([7, 3, 7, 1])), X)
+    agrees(lambda x: tf.raw_ops.Prod(input=x, axis=[0, 2]), X)
+
+
+def test_gradient_of_a_product(agrees):
+    def gradient(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = tf.reduce_sum(tf.reduce_prod(x, [0, 2]))
+        return tape.gradient(y, x)
+
+    agrees(gradient, X, tolerance=1e-4)
+
+
 def test_where_of_known_values(agrees):
     agrees(lambda x: x + tf.cast(tf.where([True, False, True])[1, 0], tf.float32), X)
 

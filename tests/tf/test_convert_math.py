@@ -162,3 +162,15 @@ def test_gradients_of_single_ops(agrees):
     y, g = np.linspace(0.1, 0.9, 5, dtype=np.float32), np.arange(5, dtype=np.float32)
     for name in ["TanhGrad", "SigmoidGrad", "SqrtGrad", "RsqrtGrad", "ReciprocalGrad"]:
         agrees(lambda y, g, name=name: getattr(tf.raw_ops, name)(y=y, dy=g), y, g)
+
+
+def test_cross(agrees):
+    agrees(tf.linalg.cross, X[:, :, :3], X[:, :, 1:4])
+
+
+@pytest.mark.parametrize("name", [*RAW_BINARY, "Less", "Equal"])
+def test_operands_known_when_compiling_give_the_same(agrees, name):
+    a, b = (v.astype(np.float32) for v in pairs())
+    op = getattr(tf.raw_ops, name)
+    known, half = tf.constant(a[:40]), tf.constant(b[:40])
+    agrees(lambda b: (op(x=a[:40], y=b[:40]), op(x=a, y=b), op(x=known, y=half)), b)

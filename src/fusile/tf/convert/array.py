@@ -27,8 +27,10 @@ def const(context: Context, node: Node, inputs: list[Value]) -> Value:
     return context.known(tensor_util.MakeNdarray(node.operation.get_attr("value")))
 
 
-PASSED_THROUGH = ("Identity", "StopGradient", "PreventGradient", "Snapshot", "PlaceholderWithDefault", "EnsureShape",
-                  "CheckNumerics", "CheckNumericsV2", "DebugIdentityV2")  # fmt: skip
+PASSED_THROUGH = (
+    "Identity", "StopGradient", "PreventGradient", "Snapshot", "PlaceholderWithDefault", "GuaranteeConst", "EnsureShape",
+    "CheckNumerics", "CheckNumericsV2", "DebugIdentityV2",
+)  # fmt: skip
 
 
 @converter(*PASSED_THROUGH)

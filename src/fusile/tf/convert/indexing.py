@@ -182,3 +182,33 @@ def where(context: Context, node: Node, inputs: list[Value]) -> Value:
     return context.known(
         np.argwhere(context.constant(inputs[0], "the condition (its result's size depends on it)")).astype(np.int64)
     )
+
+
+@converter("DynamicStitch", "ParallelDynamicStitch")
+def dynamic_stitch(context: Context, node: Node, inputs: list[Value]) -> Instruction:
+    """Rows of several arrays laid at known places of one; later ones win."""
+    b, count = context.builder, len(inputs) // 2
+    places = [context.constant(v, "the indices") for v in inputs[:count]]
+    size = 1 + max((int(p.max()) for p in places if p.size), default=-1)
+    row = inputs[count].sizes[places[0].ndim :]
+    rows = [b.reshape(v.instruction, (p.size, *row)) for p, v in zip(places, inputs[count:], strict=True)]
+    order = np.zeros(size, np.int32)
+    order[np.concatenate([p.reshape(-1) for p in places])] = np.arange(sum(p.size for p in places))
+    return take(b, b.concatenate(rows, 0), b.constant(order), 0)
+
+
+@converter("ListDiff")
+def list_difference(context: Context, node: Node, inputs: list[Value]) -> list[Value]:
+    """The elements of one known vector that another lacks, and where they are."""
+    x, y = (context.constant(v, "a list (the result's size depends on it)") for v in inputs)
+    kept = np.flatnonzero(~np.isin(x, y))
+    return [context.known(x[kept]), context.known(kept, node.element_type("out_idx"))]
+
+
+@converter("Unique", "UniqueV2")
+def unique(context: Context, node: Node, inputs: list[Value]) -> list[Value]:
+    """The different elements of a known vector in order of first appearance, and for each element which it is."""
+    x = context.constant(inputs[0], "the list (the result's size depends on it)").reshape(-1)
+    _, first, which = np.unique(x, return_index=True, return_inverse=True)
+    rank = np.argsort(np.argsort(first))
+    return [context.known(x[np.sort(first)]), context.known(rank[which], node.element_type("out_idx"))]

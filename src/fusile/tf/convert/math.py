@@ -314,6 +314,21 @@ def select_rows(context: Context, node: Node, inputs: list[Value]) -> Instructio
     return context.builder.select(picked, x.instruction, y.instruction)
 
 
+@converter("Cross")
+def cross(context: Context, node: Node, inputs: list[Value]) -> Instruction:
+    """The vector product along the last dimension, of size 3."""
+    b, (x, y) = context.builder, (v.instruction for v in inputs)
+    sizes = inputs[0].sizes
+
+    def rolled(v: Instruction, by: int) -> Instruction:
+        zeros = [0] * (len(sizes) - 1)
+        head = b.slice(v, [*zeros, by], [*sizes[:-1], 3])
+        return b.concatenate([head, b.slice(v, [*zeros, 0], [*sizes[:-1], by])], len(sizes) - 1)
+
+    left, right = b.multiply(rolled(x, 1), rolled(y, 2)), b.multiply(rolled(x, 2), rolled(y, 1))
+    return b.subtract(left, right)
+
+
 # -- casts
 
 
