@@ -174,3 +174,10 @@ def test_empty_arrays(agrees):
     agrees(
         lambda x: (tf.concat([x, x], 1), tf.transpose(x), x[:, 1:], tf.tile(x, (2, 1))), np.zeros((0, 3), np.float32)
     )
+
+
+def test_blocks_of_space(agrees):
+    images = np.arange(2 * 4 * 6 * 8, dtype=np.float32).reshape(2, 4, 6, 8)
+    agrees(lambda x: (tf.nn.space_to_depth(x, 2), tf.nn.depth_to_space(x, 2)), images)
+    agrees(lambda x: tf.space_to_batch(x, [2, 3], [[1, 1], [0, 3]]), images)
+    agrees(lambda x: tf.batch_to_space(tf.tile(x, (3, 1, 1, 1)), [3, 2], [[1, 2], [0, 1]]), images)

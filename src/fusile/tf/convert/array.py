@@ -28,8 +28,8 @@ def const(context: Context, node: Node, inputs: list[Value]) -> Value:
 
 
 PASSED_THROUGH = (
-    "Identity", "StopGradient", "PreventGradient", "Snapshot", "PlaceholderWithDefault", "GuaranteeConst", "EnsureShape",
-    "CheckNumerics", "CheckNumericsV2", "DebugIdentityV2",
+    "Identity", "StopGradient", "PreventGradient", "Snapshot", "PlaceholderWithDefault", "GuaranteeConst",
+    "EnsureShape", "CheckNumerics", "CheckNumericsV2", "DebugIdentityV2",
 )  # fmt: skip
 
 
