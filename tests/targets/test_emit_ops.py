@@ -6,6 +6,8 @@ import pytest
 from fusile.base.element_type import ALL, BF16, F8E8M0FNU, F16, F32, F64, PRED, S4, S8, S32, S64, U4, U8, U32, U64, Kind
 from fusile.hlo.opset import numerics
 from fusile.loops.ir import Apply, Buffer, For, Kernel, Load, LoopKind, Store, Var, const
+from fusile.loops.math.number import Number
+from fusile.loops.math.rounding import ROUNDING
 from fusile.loops.scalar_ops import OPS, scalar_op
 
 LANES = 8
@@ -227,3 +229,26 @@ def test_index_division_rounds_down(native):
     for divisor in (1, 2, 3, 7, 64, 1000):
         for op in ("floor_divide", "modulo"):
             check(native, op, [a], [S64], S64, (const(divisor),))
+
+
+def test_rounding_without_an_instruction_for_it():
+    """What is written out for machines that lack it, computed in NumPy."""
+
+    class Writer:
+        def apply(self, op, arguments, result):
+            return scalar_op(op)(result, *np.broadcast_arrays(*arguments))
+
+        def constant(self, number, element_type):
+            return np.asarray(number, element_type.dtype)
+
+    for t in (F32, F64):
+        x = np.concatenate(
+            [
+                values(t),
+                np.arange(-9, 9, 0.25).astype(t.dtype),
+                np.array([2.0**23 + 0.5, 2.0**22 + 0.5, 2.0**52 + 0.5], t.dtype),
+            ]
+        )
+        for op, function in ROUNDING.items():
+            got, wanted = function(Number(Writer(), x, t)).value, scalar_op(op)(t, x)
+            assert ((bits(got, t) == bits(wanted, t)) | (is_nan(got) & is_nan(wanted))).all(), op

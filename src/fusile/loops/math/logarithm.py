@@ -66,7 +66,7 @@ def log(x: Number) -> Number:
 
 
 def log_in_two_parts(a: Number) -> tuple[Number, Number]:
-    """log(a) of a positive f64 as high + low, to some 70 bits: log a = e log 2 + log m, s = (m-1)/(m+1) in two parts."""
+    """log(a) of a positive f64 as high + low, to some 70 bits: e log 2 + log m with s = (m-1)/(m+1) in two parts."""
     m, e = mantissa_and_exponent(a)
     f, g = m - 1.0, m + 1.0
     s = f / g

@@ -307,7 +307,7 @@ class _PhaseEmitter(MemoryEmitter):
     # -- reductions ---------------------------------------------------------------------------------------------------
 
     def _accumulate(self, s: Accumulate) -> None:
-        """cells = combiner(cells, values). In a vector loop, cells that are one for all lanes get the lanes joined first."""
+        """cells = combiner(cells, values). Cells that are one for all lanes get the lanes joined first."""
         values = [self.value(v) for v in s.values]
         if self.lanes is not None and not any(b in self.per_lane for b, _ in s.cells):
             addresses = [self.address(b, i) for b, i in s.cells]

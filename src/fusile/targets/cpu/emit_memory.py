@@ -1,7 +1,7 @@
 """Loads and stores: flat offsets as linear forms of variables, which say how the lanes of a vector loop lie in memory.
 
-An element for all lanes is a scalar load; neighbours are a vector load, forwards or backwards; lanes a few elements apart
-are a wide load and a shuffle; the rest is a gather. Under a mask no lane touches memory that isn't live.
+An element for all lanes is a scalar load; neighbours are a vector load, forwards or backwards; lanes a few elements
+apart are a wide load and a shuffle; the rest is a gather. Under a mask no lane touches memory that isn't live.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class MemoryEmitter(ScalarEmitter):
     # -- addresses ----------------------------------------------------------------------------------------------------
 
     def address(self, buffer: Buffer, indices: tuple[Expr, ...]) -> Address:
-        """Where an element lies. Terms that don't depend on the lane are summed first, outer loops' before inner ones'."""
+        """Where an element lies. Terms equal for all lanes are summed first, outer loops' before inner ones'."""
         constant, terms = self._flat(buffer, indices)
         stride, uniform, scattered = 0, list[tuple[Value, int]](), list[tuple[Value, int]]()
         for atom, factor in terms.items():

@@ -12,6 +12,7 @@ from fusile.base.element_type import BF16, F16, F32, F64, S2, S4, S8, U8, Elemen
 from fusile.loops.math import expand, is_math
 from fusile.loops.math.bits import next_after, reduce_precision
 from fusile.loops.math.number import Number
+from fusile.loops.math.rounding import ROUNDING
 from fusile.targets.cpu.emit_convert import convert, wrapped_below_byte
 from fusile.targets.cpu.emit_scalar import ScalarEmitter, unsupported
 from fusile.targets.cpu.values import Value, typed, value_type
@@ -33,6 +34,9 @@ def emit_op(e: ScalarEmitter, op: str, xs: list[Value], result: ElementType) -> 
     if is_math(op, kind):
         value: Value = expand(e, op, xs, kind)
         return value.text
+    if op in ROUNDING and not e.machine.has_rounding:
+        rounded: Value = ROUNDING[op](Number(e, xs[0], kind)).value
+        return rounded.text
     table = _FLOAT if kind.is_float else _INTEGER
     if op not in table:
         raise unsupported(op, kind)
@@ -211,7 +215,8 @@ _FLOAT: dict[str, Emit] = {
     "copysign": _intrinsic("copysign"), "fma": _fma, "maximum": _extreme_of_floats(True),
     "minimum": _extreme_of_floats(False), "sign": _sign_of_float, "is_finite": _is_finite,
     "total_order_key": _total_order_key, "eq": _compare_floats("oeq"), "ne": _compare_floats("une"),
-    "lt": _compare_floats("olt"), "le": _compare_floats("ole"), "gt": _compare_floats("ogt"), "ge": _compare_floats("oge"),
+    "lt": _compare_floats("olt"), "le": _compare_floats("ole"), "gt": _compare_floats("ogt"),
+    "ge": _compare_floats("oge"),
 }  # fmt: skip
 
 # -- integers
@@ -332,7 +337,8 @@ def _shift(code: str) -> Emit:
 _INTEGER: dict[str, Emit] = {
     "add": _instruction("add"), "subtract": _instruction("sub"), "multiply": _instruction("mul"), "divide": _divide,
     "remainder": _remainder, "floor_divide": _floor_divide, "modulo": _modulo, "negate": _negate, "abs": _absolute,
-    "sign": _sign_of_integer, "not": _not, "and": _instruction("and"), "or": _instruction("or"), "xor": _instruction("xor"),
+    "sign": _sign_of_integer, "not": _not, "and": _instruction("and"), "or": _instruction("or"),
+    "xor": _instruction("xor"),
     "shift_left": _shift("shl"), "shift_right_arithmetic": _shift("ashr"), "shift_right_logical": _shift("lshr"),
     "maximum": _extreme_of_integers("max"), "minimum": _extreme_of_integers("min"), "popcnt": _intrinsic("ctpop"),
     "count_leading_zeros": _intrinsic("ctlz", ("i1", "false")),

@@ -13,8 +13,8 @@ from fusile.base.element_type import F16, F32, F64, ElementType
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """An LLVM operand: its text, element type and lanes (1 for a scalar). `depth`: how many loops enclose its definition.
-    `number` is set for constants; `at_least_zero` says that an integer is known to be so."""
+    """An LLVM operand: its text, element type and lanes (1 for a scalar). `depth`: how many loops enclose its
+    definition. `number` is set for constants; `at_least_zero` says that an integer is known to be so."""
 
     text: str
     element_type: ElementType
