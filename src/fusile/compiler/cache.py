@@ -6,6 +6,7 @@ file is deleted and the program compiled again; a full or unwritable disk costs 
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import tempfile
@@ -26,6 +27,14 @@ LARGEST_IN_MEMORY = 64
 _SUFFIX = ".fusile"
 
 
+@functools.cache
+def _build() -> str:
+    """Changes with the compiler's own files, so that a developer never runs code of another day's compiler."""
+    root = Path(__file__).parents[1]
+    files = sorted(root.rglob("*.py"))
+    return hashlib.blake2b(repr([(str(f.relative_to(root)), f.stat().st_size, f.stat().st_mtime_ns) for f in files]).encode(), digest_size=12).hexdigest()
+
+
 class ProgramCache:
     """An LRU of programs in memory over a directory of files, bounded by `Settings.cache_bytes`."""
 
@@ -37,7 +46,7 @@ class ProgramCache:
     def key(self, module: Module, target: str, target_key: str, settings: Settings, frozen: bool) -> str:
         """Names everything a program depends on: the module with its constants' bytes, the target and the options."""
         digest = hashlib.blake2b(digest_size=24)
-        digest.update(f"{VERSION}|{target}|{target_key}|{settings.numerics}|{settings.disabled_passes}|{frozen}\n".encode())
+        digest.update(f"{VERSION}|{_build()}|{target}|{target_key}|{settings.numerics}|{settings.disabled_passes}|{frozen}\n".encode())
         digest.update(print_module(module, elide=0).encode())
         for computation in module.computations():
             for i in computation.post_order():
