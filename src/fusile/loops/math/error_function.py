@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 
 from fusile.base.element_type import F32
-from fusile.loops.math.exponential import exponential, exponential_of_moderate, exponential_times
+from fusile.loops.math.exponential import exponential, exponential_times
 from fusile.loops.math.logarithm import log_plus_one
 from fusile.loops.math.number import Number
 
-# erf(x) = x P(x**2) for |x| <= 1
+# erf(x) = x P(x**2) for |x| <= 1.15, in f64 for |x| <= 1
 ERF_32 = (
-    1.12837916584835095, -0.37612626666720331, 0.112835947151602177, -0.0268542120106264124, 0.00518908742343397399,
-    -0.000801686428716586953, 0.0000787587506268548834,
+    1.1283791589696033, -0.376125789338985497, 0.112830644205828587, -0.0268328339201126157,
+    0.00515031868675445961, -0.000769366102233622988, 0.0000686642754654743881,
 )  # fmt: skip
 ERF_64 = (
     1.12837916709551257, -0.376126389031837524, 0.112837916709551202, -0.0268661706451298408, 0.00522397762542329831,
@@ -20,11 +20,11 @@ ERF_64 = (
     -1.63646421581676153e-7, 1.4792401209404813e-8, -1.21645600572834501e-9, 8.70904512905310669e-11,
     -4.23094582429533782e-12,
 )  # fmt: skip
-# log(erfc(x)) for 1 <= x <= 4.1
-ERFC_LOG_32 = (
-    0.000433129184860476117, -1.13075122586431853, -0.630804569540366187, -0.111218926411843213, 0.0272124594974306264,
-    -0.00511536718853116709, 0.000700442214114050198, -0.0000649494378761415546, 3.59571094162837262e-6,
-    -8.81347590629784772e-8,
+# erfc(x)**(1/8) for 1.15 <= x <= 3.95
+ERFC_ROOT_32 = (
+    0.999654456563245923, -0.139412356489758874, -0.0730283116762264337, 0.00198455044077860036,
+    0.00348439851579876002, 0.00174459116389857518, -0.00102553335346932808, 0.000194665042986954407,
+    -0.0000170400273965292461, 5.89208604326914796e-7,
 )  # fmt: skip
 # erfc(x) e**(x**2) (1 + 2x) as a polynomial of (x - 4) / (x + 4), for 1/2 <= x <= 28
 ERFC_64 = (
@@ -45,16 +45,21 @@ ERFC_32 = (
 
 
 def erf(x: Number) -> Number:
-    """x + x Q(x**2) up to 1; beyond, 1 - erfc."""
+    """x + x Q(x**2) up to 1 or so; beyond, 1 - erfc."""
     size = abs(x)
     near_one = ERF_32 if x.type is F32 else ERF_64
     z = x * x
     near = x.fma(z.polynomial((near_one[0] - 1.0, *near_one[1:])), x)
     if x.type is F32:
-        far = 1.0 - exponential_of_moderate(size.at_most(4.1).polynomial(ERFC_LOG_32))
+        square = _squared(size.at_most(3.95).polynomial(ERFC_ROOT_32))
+        far = 1.0 - _squared(_squared(square))
     else:
         far = 1.0 - _erfc_far(size.at_most(6.5))
-    return (size < 1.0).pick(near, x.is_nan().pick(x, far.copysign(x)))
+    return (size < (1.15 if x.type is F32 else 1.0)).pick(near, x.is_nan().pick(x, far.copysign(x)))
+
+
+def _squared(x: Number) -> Number:
+    return x * x
 
 
 def _erfc_far(a: Number) -> Number:
