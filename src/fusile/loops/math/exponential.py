@@ -49,10 +49,14 @@ def exponential_minus_one_of_reduced(r: Number) -> Number:
     return r + r * r * r.polynomial(EXP_32 if r.type is F32 else EXP_64)
 
 
+def _exponential_of_reduced(r: Number) -> Number:
+    return r.polynomial((1.0, 1.0, *(EXP_32 if r.type is F32 else EXP_64)))
+
+
 def exponential_of_moderate(x: Number) -> Number:
     """e**x where the result is a normal number."""
     r, _, n = reduced(x)
-    value = exponential_minus_one_of_reduced(r) + 1.0
+    value = _exponential_of_reduced(r)
     return (value.bits() + (n << (23 if x.type is F32 else 52))).bitcast(x.type)
 
 
@@ -61,7 +65,7 @@ def exponential(x: Number) -> Number:
     low, high = (-104.5, 89.0) if x.type is F32 else (-746.0, 710.0)
     r, n, whole = reduced(x.at_most(high).at_least(low))
     one, two = _two_factors(n, whole)
-    return (exponential_minus_one_of_reduced(r) + 1.0) * one * two
+    return _exponential_of_reduced(r) * one * two
 
 
 def exponential_times(x: Number, rest: Number, factor: Number, factor_rest: Number) -> Number:
