@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, dataclass_transform
 
 import numpy as np
 
@@ -73,6 +73,7 @@ class Op:
 T = TypeVar("T", bound=type[Op])
 
 
+@dataclass_transform(frozen_default=True)
 def op(cls: T) -> T:
     """Class decorator: makes `cls` a frozen dataclass and enters it in OPS under its opcode."""
     cls = dataclass(frozen=True, repr=False)(cls)  # type: ignore[assignment]
