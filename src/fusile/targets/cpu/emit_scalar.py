@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -209,7 +210,7 @@ class ScalarEmitter(TextEmitter):
     def lookup(self, table: Sequence[int], index: Value, element_type: ElementType) -> Value:
         base, lanes = value_type(element_type), index.lanes
         entries = ", ".join(f"{base} {literal(v, element_type)}" for v in table)
-        name = f"@table.{abs(hash((base, tuple(table)))) & 0xFFFFFFFF}"
+        name = f"@table.{zlib.crc32(entries.encode()):08x}"
         self.declarations.add(f"{name} = private unnamed_addr constant [{len(table)} x {base}] [{entries}], align 64")
         pointers = self.define(f"getelementptr {base}, ptr {name}, {index}")
         if lanes == 1:
