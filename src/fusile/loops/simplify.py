@@ -101,6 +101,24 @@ class IndexMath:
             flat = self.floor_divide(flat, size)
         return tuple(reversed(result))
 
+    def minimum(self, a: Expr, b: Expr) -> Expr:
+        """The lesser; one of the two where ranges decide."""
+        low, high = self.range_of(self.subtract(a, b))
+        if high <= 0 or low >= 0:
+            return a if high <= 0 else b
+        return Apply("minimum", (a, b), S64)
+
+    def maximum(self, a: Expr, b: Expr) -> Expr:
+        """The greater; one of the two where ranges decide."""
+        least = self.minimum(a, b)
+        if isinstance(least, Apply) and least.op == "minimum" and least.arguments == (a, b):
+            return Apply("maximum", (a, b), S64)
+        return b if least == a else a
+
+    def clamp(self, e: Expr, low: int, high: int) -> Expr:
+        """e moved into [low, high]."""
+        return self.maximum(self.minimum(e, const(high)), const(low))
+
     # -- ranges
     def range_of(self, e: Expr) -> Range:
         constant, terms = self.linear(e)

@@ -115,14 +115,21 @@ class Elemental:
     def load(self, buffer: Buffer, instruction: Instruction, indices: Sequence[Expr]) -> Any:
         """An element of a parameter."""
         flat = self.math.flatten(indices, instruction.array_shape.sizes)
-        if instruction.array_shape.element_type.is_complex:
-            twice = self.math.scale(flat, 2)
-            return Pair(Load(buffer, (twice,)), Load(buffer, (self.math.add(twice, const(1)),)))
-        return Load(buffer, (flat,))
+        return self.read(buffer, flat, instruction.array_shape.element_type.is_complex)
+
+    def read(self, buffer: Buffer, flat: Expr, is_complex: bool) -> Any:
+        """An element of a flat buffer; a complex one is two neighbours."""
+        if not is_complex:
+            return Load(buffer, (flat,))
+        twice = self.math.scale(flat, 2)
+        return Pair(Load(buffer, (twice,)), Load(buffer, (self.math.add(twice, const(1)),)))
 
     def store(self, buffer: Buffer, instruction: Instruction, indices: Sequence[Expr], value: Any, block: Block) -> None:
         """Stores an element of a result."""
-        flat = self.math.flatten(indices, instruction.array_shape.sizes)
+        self.write(buffer, self.math.flatten(indices, instruction.array_shape.sizes), value, block)
+
+    def write(self, buffer: Buffer, flat: Expr, value: Any, block: Block) -> None:
+        """Stores an element of a flat buffer."""
         if isinstance(value, Pair):
             twice = self.math.scale(flat, 2)
             block.emit(Store(buffer, (twice,), value.real))
