@@ -11,6 +11,7 @@ from fusile.loops.lowering.contraction import lower_contraction
 from fusile.loops.lowering.rows import lower_rows
 from fusile.loops.lowering.scatter import lower_scatter
 from fusile.loops.lowering.select_and_scatter import lower_select_and_scatter
+from fusile.loops.lowering.library import lower_library
 from fusile.loops.lowering.sort import lower_sort
 from fusile.loops.lowering.update import lower_update
 from fusile.loops.machine import Machine
@@ -22,6 +23,7 @@ KINDS: dict[str, Callable[[Instruction, str, Machine], Kernel]] = {
     "scatter": lower_scatter,
     "select_and_scatter": lower_select_and_scatter,
     "sort": lower_sort,
+    "library": lower_library,
 }
 
 

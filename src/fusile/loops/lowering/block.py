@@ -56,8 +56,8 @@ class Block:
     def body(self) -> Body:
         return tuple(self.statements)
 
-    def loop(self, var: Var, extent: Expr | int, inner: Block, kind: LoopKind = LoopKind.SERIAL, active: Expr | None = None) -> None:
+    def loop(
+        self, var: Var, extent: Expr | int, inner: Block, kind: LoopKind = LoopKind.SERIAL, active: Expr | None = None
+    ) -> None:
         """Appends a loop around what `inner` has collected."""
         self.emit(For(var, const(extent) if isinstance(extent, int) else extent, inner.body(), kind, active))
-
-

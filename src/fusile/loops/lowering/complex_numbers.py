@@ -39,10 +39,14 @@ def complex_value(instruction: Instruction, operands: Sequence[Any]) -> Any:
     if isinstance(op, ew.Compare):
         a, b = operands
         joined = "and" if op.direction == "EQ" else "or"
-        return Apply(joined, (compare(op.direction.lower(), a.real, b.real), compare(op.direction.lower(), a.imag, b.imag)), PRED)
+        return Apply(
+            joined, (compare(op.direction.lower(), a.real, b.real), compare(op.direction.lower(), a.imag, b.imag)), PRED
+        )
     function = _FUNCTIONS.get(type(op))
     if function is None:
-        raise UnsupportedOpError(f"the CPU target has no code for {op.opcode} of complex numbers yet", source=instruction.source)
+        raise UnsupportedOpError(
+            f"the CPU target has no code for {op.opcode} of complex numbers yet", source=instruction.source
+        )
     return function(_Real(operands[0].real.element_type), *operands)
 
 
@@ -86,13 +90,18 @@ def _abs(r: _Real, a: Pair) -> Expr:
 
 def _exponential(r: _Real, a: Pair) -> Pair:
     size = r.exponential(a.real)
-    return Pair(r.multiply(size, r.cosine(a.imag)), select(compare("eq", a.imag, r.c(0.0)), a.imag, r.multiply(size, r.sine(a.imag))))
+    return Pair(
+        r.multiply(size, r.cosine(a.imag)),
+        select(compare("eq", a.imag, r.c(0.0)), a.imag, r.multiply(size, r.sine(a.imag))),
+    )
 
 
 def _expm1(r: _Real, a: Pair) -> Pair:
     """e**x cos y - 1 = expm1(x) cos y - 2 sin(y/2)**2."""
     half = r.sine(r.multiply(a.imag, 0.5))
-    real = r.subtract(r.multiply(r.exponential_minus_one(a.real), r.cosine(a.imag)), r.multiply(2.0, r.multiply(half, half)))
+    real = r.subtract(
+        r.multiply(r.exponential_minus_one(a.real), r.cosine(a.imag)), r.multiply(2.0, r.multiply(half, half))
+    )
     return Pair(real, r.multiply(r.exponential(a.real), r.sine(a.imag)))
 
 
@@ -165,7 +174,9 @@ _FUNCTIONS: dict[type, Callable[..., Any]] = {
     ew.Sine: _sine,
     ew.Cosine: _cosine,
     ew.Tanh: _tanh,
-    ew.Logistic: lambda r, a: _divide(r, Pair(r.c(1.0), r.c(0.0)), _plus_one(r, _exponential(r, Pair(r.negate(a.real), r.negate(a.imag))))),
+    ew.Logistic: lambda r, a: _divide(
+        r, Pair(r.c(1.0), r.c(0.0)), _plus_one(r, _exponential(r, Pair(r.negate(a.real), r.negate(a.imag))))
+    ),
 }
 
 
@@ -192,3 +203,47 @@ def complex_dot(e: Elemental, i: Instruction, shape: Any, batch: Any, rows: Any,
 
     _nest(block, inner, list(zip(loops, shape.depth, strict=True)))
     return Pair(block.let(Load(cell, (const(0),))), block.let(Load(cell, (const(1),))))
+
+
+class Field:
+    """Arithmetic on elements of one floating-point type: expressions, or pairs when it is complex."""
+
+    def __init__(self, element_type: ElementType, has_fma: bool) -> None:
+        self.is_complex, self.has_fma = element_type.is_complex, has_fma
+        self.real = _Real(element_type.real)
+
+    def number(self, real: Expr | float, imag: Expr | float = 0.0) -> Any:
+        parts = [self.real.c(x) if isinstance(x, float) else x for x in (real, imag)]
+        return Pair(*parts) if self.is_complex else parts[0]
+
+    def add(self, a: Any, b: Any) -> Any:
+        return (
+            Pair(self.real.add(a.real, b.real), self.real.add(a.imag, b.imag))
+            if self.is_complex
+            else self.real.add(a, b)
+        )
+
+    def subtract(self, a: Any, b: Any) -> Any:
+        return self.add(a, self.negate(b))
+
+    def negate(self, a: Any) -> Any:
+        return Pair(self.real.negate(a.real), self.real.negate(a.imag)) if self.is_complex else self.real.negate(a)
+
+    def conjugate(self, a: Any) -> Any:
+        return Pair(a.real, self.real.negate(a.imag)) if self.is_complex else a
+
+    def divide(self, a: Any, b: Any) -> Any:
+        return _divide(self.real, a, b) if self.is_complex else self.real.divide(a, b)
+
+    def multiply(self, a: Any, b: Any) -> Any:
+        return _multiply(self.real, a, b) if self.is_complex else self.real.multiply(a, b)
+
+    def add_product(self, total: Any, a: Any, b: Any) -> Any:
+        """total + a * b, with fused multiply-adds where the machine has them."""
+        if not self.is_complex:
+            return self._fused(a, b, total)
+        real = self._fused(self.real.negate(a.imag), b.imag, self._fused(a.real, b.real, total.real))
+        return Pair(real, self._fused(a.imag, b.real, self._fused(a.real, b.imag, total.imag)))
+
+    def _fused(self, a: Expr, b: Expr, c: Expr) -> Expr:
+        return self.real.fma(a, b, c) if self.has_fma else self.real.add(c, self.real.multiply(a, b))

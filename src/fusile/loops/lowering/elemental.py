@@ -103,7 +103,9 @@ class Elemental:
             return self.overrides[instruction](key[1])
         function = RULES.get(type(instruction.op))
         if function is None:
-            raise UnsupportedOpError(f"the CPU target has no kernel for {instruction.opcode}", source=instruction.source)
+            raise UnsupportedOpError(
+                f"the CPU target has no kernel for {instruction.opcode}", source=instruction.source
+            )
         value = function(self, instruction, key[1], block)
         if isinstance(value, Pair):
             value = Pair(block.let(value.real), block.let(value.imag))
@@ -124,7 +126,9 @@ class Elemental:
         twice = self.math.scale(flat, 2)
         return Pair(Load(buffer, (twice,)), Load(buffer, (self.math.add(twice, const(1)),)))
 
-    def store(self, buffer: Buffer, instruction: Instruction, indices: Sequence[Expr], value: Any, block: Block) -> None:
+    def store(
+        self, buffer: Buffer, instruction: Instruction, indices: Sequence[Expr], value: Any, block: Block
+    ) -> None:
         """Stores an element of a result."""
         self.write(buffer, self.math.flatten(indices, instruction.array_shape.sizes), value, block)
 
@@ -261,7 +265,9 @@ def _reduce_precision(op: ew.ReducePrecision, x: Expr) -> Expr:
     if x.element_type is not F32 or op.exponent_bits > 8 or op.mantissa_bits > 23:
         if op.exponent_bits >= 8 and op.mantissa_bits >= 23 and x.element_type is F32:
             return x
-        raise UnsupportedOpError(f"reduce-precision of {x.element_type} to {op.exponent_bits}, {op.mantissa_bits} bits has no code yet")
+        raise UnsupportedOpError(
+            f"reduce-precision of {x.element_type} to {op.exponent_bits}, {op.mantissa_bits} bits has no code yet"
+        )
     drop = 23 - op.mantissa_bits
     bits: Expr = Apply("bitcast", (x,), S32)
 
@@ -278,7 +284,9 @@ def _reduce_precision(op: ew.ReducePrecision, x: Expr) -> Expr:
     if op.exponent_bits < 8:
         infinite = Apply("copysign", (Const(float("inf"), F32), x), F32)
         rounded = select(compare("ge", size, Const(2.0 ** (bias + 1), F32)), infinite, rounded)
-        rounded = select(compare("lt", size, Const(2.0 ** (1 - bias), F32)), Apply("copysign", (Const(0.0, F32), x), F32), rounded)
+        rounded = select(
+            compare("lt", size, Const(2.0 ** (1 - bias), F32)), Apply("copysign", (Const(0.0, F32), x), F32), rounded
+        )
     return select(compare("ne", x, x), x, rounded)
 
 
@@ -413,7 +421,10 @@ def _transpose(e: Elemental, i: Instruction, at: Indices, block: Block) -> Any:
 @rule(sh.Slice)
 def _slice(e: Elemental, i: Instruction, at: Indices, block: Block) -> Any:
     assert isinstance(i.op, sh.Slice)
-    source = tuple(e.math.add(e.math.scale(x, stride), const(start)) for x, start, stride in zip(at, i.op.starts, i.op.strides, strict=True))
+    source = tuple(
+        e.math.add(e.math.scale(x, stride), const(start))
+        for x, start, stride in zip(at, i.op.starts, i.op.strides, strict=True)
+    )
     return e.value(i.operands[0], source, block)
 
 
@@ -478,7 +489,11 @@ def _concatenate(e: Elemental, i: Instruction, at: Indices, block: Block) -> Any
                 moved = Apply("maximum", (moved, const(0)), S64)
             if high >= start + size:
                 moved = Apply("minimum", (moved, const(size - 1)), S64)
-            part = e.value(operand, (*at[:d], block.let(moved, "at") if low < start or high >= start + size else moved, *at[d + 1 :]), block)
+            part = e.value(
+                operand,
+                (*at[:d], block.let(moved, "at") if low < start or high >= start + size else moved, *at[d + 1 :]),
+                block,
+            )
             value = part if value is None else chosen(compare("ge", at[d], const(start)), part, value, block)
         start += size
     return value
@@ -546,7 +561,9 @@ def _gather(e: Elemental, i: Instruction, at: Indices, block: Block) -> Any:
         place = list(batch)
         if op.index_vector_dim < indices.array_shape.rank:
             place.insert(op.index_vector_dim, const(number))
-        start = clamped_start(e, e.value(indices, tuple(place), block), x.array_shape.sizes[d] - op.slice_sizes[d], block)
+        start = clamped_start(
+            e, e.value(indices, tuple(place), block), x.array_shape.sizes[d] - op.slice_sizes[d], block
+        )
         source[d] = e.math.add(source[d], start)
     batch_dims = [d for d in range(indices.array_shape.rank) if d != op.index_vector_dim]
     for d, from_dim in zip(op.operand_batching_dims, op.start_indices_batching_dims, strict=True):
@@ -581,16 +598,24 @@ def _element(e: Elemental, i: Instruction, at: Indices, block: Block) -> Any:
     if source in e.overrides:
         return e.overrides[source](at)[i.op.index]
     if not isinstance(source.op, Reduce | ReduceWindow):
-        raise UnsupportedOpError(f"the CPU target has no kernel for {source.opcode} with several results", source=i.source)
+        raise UnsupportedOpError(
+            f"the CPU target has no kernel for {source.opcode} with several results", source=i.source
+        )
     key = (source, at)
     found = block.look_up(key)
     if found is None:
-        found = reduce_inline(e, source, at, block) if isinstance(source.op, Reduce) else window_inline(e, source, at, block)
+        found = (
+            reduce_inline(e, source, at, block)
+            if isinstance(source.op, Reduce)
+            else window_inline(e, source, at, block)
+        )
         block.known[key] = found
     return found[i.op.index]
 
 
-def _start_accumulators(e: Elemental, i: Instruction, block: Block) -> tuple[list[Buffer], tuple[Expr, ...], list[ElementType]]:
+def _start_accumulators(
+    e: Elemental, i: Instruction, block: Block
+) -> tuple[list[Buffer], tuple[Expr, ...], list[ElementType]]:
     types = accumulator_types(i)
     count = len(types)
     initial = tuple(_as(e.value(o, (), block), t) for o, t in zip(i.operands[count:], types, strict=True))
@@ -625,7 +650,9 @@ def reduce_inline(e: Elemental, i: Instruction, at: Indices, block: Block) -> li
     for d in range(len(sizes)):
         place.append(loops[i.op.dimensions.index(d)] if d in i.op.dimensions else next(kept))
     inner = block.child()
-    values = tuple(_as(e.value(o, tuple(place), inner), t) for o, t in zip(i.operands[: len(types)], types, strict=True))
+    values = tuple(
+        _as(e.value(o, tuple(place), inner), t) for o, t in zip(i.operands[: len(types)], types, strict=True)
+    )
     inner.emit(Accumulate(tuple((c, (const(0),)) for c in cells), values, e.combiner(i.op.computation, types), initial))
     order = sorted(range(len(loops)), key=lambda n: i.op.dimensions[n])  # type: ignore[attr-defined]
     _nest(block, inner, [(loops[n], sizes[i.op.dimensions[n]]) for n in order])
@@ -670,14 +697,18 @@ def window_inline(e: Elemental, i: Instruction, at: Indices, block: Block) -> li
         if high > last:
             tests.append(compare("le", moved, const(last)))
         if tests:
-            moved = inner.let(Apply("maximum", (Apply("minimum", (moved, const(max(0, last))), S64), const(0)), S64), "at")
+            moved = inner.let(
+                Apply("maximum", (Apply("minimum", (moved, const(max(0, last))), S64), const(0)), S64), "at"
+            )
         if dilation > 1:
             tests.append(compare("eq", e.math.modulo(moved, dilation), const(0)))
             moved = e.math.floor_divide(moved, dilation)
         place.append(moved)
         for test in tests:
             inside = test if inside is None else Apply("and", (inside, test), PRED)
-    values = tuple(_as(e.value(o, tuple(place), inner), t) for o, t in zip(i.operands[: len(types)], types, strict=True))
+    values = tuple(
+        _as(e.value(o, tuple(place), inner), t) for o, t in zip(i.operands[: len(types)], types, strict=True)
+    )
     if inside is not None:
         inside = inner.let(inside, "inside")
         values = tuple(select(inside, v, n) for v, n in zip(values, initial, strict=True))

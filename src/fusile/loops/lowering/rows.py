@@ -53,7 +53,9 @@ def lower_rows(fusion: Instruction, name: str, machine: Machine) -> Kernel:
     writer = _Writer(fusion, machine)
     if not writer.elemental.results:
         return writer.elemental.kernel(name)
-    if any(b.elements == 0 for _, b in writer.elemental.results) and all(b.elements == 0 for _, b in writer.elemental.results):
+    if any(b.elements == 0 for _, b in writer.elemental.results) and all(
+        b.elements == 0 for _, b in writer.elemental.results
+    ):
         return writer.elemental.kernel(name)
     phases = writer.phases()
     return writer.elemental.kernel(name, *phases)
@@ -207,7 +209,9 @@ class _Writer:
             row, piece = self.elemental.math.unflatten(task, (rows, pieces))
             self._final_stage(block, row, columns, self.elemental.math.scale(piece, block_columns), block_columns)
         else:
-            self._grouped(block, task, rows, group, lambda b, row: self._final_stage(b, row, columns, const(0), columns))
+            self._grouped(
+                block, task, rows, group, lambda b, row: self._final_stage(b, row, columns, const(0), columns)
+            )
         return [For(task, const(tasks), block.body(), LoopKind.PARALLEL)]
 
     def _work(self) -> int:
@@ -300,7 +304,13 @@ class _Writer:
             stages_of = users.get(i, set())
             t = i.shape.leaves()[0].element_type if i.shape.leaves() else F32
             size = columns * t.bytes
-            if len(stages_of) < 2 or i.shape.is_tuple or i.array_shape.sizes != self.space.sizes or not transcendental(i) or t.is_complex:
+            if (
+                len(stages_of) < 2
+                or i.shape.is_tuple
+                or i.array_shape.sizes != self.space.sizes
+                or not transcendental(i)
+                or t.is_complex
+            ):
                 continue
             if total + size > LARGEST_ROW_BUFFER:
                 continue
@@ -329,13 +339,19 @@ class _Writer:
 
         self.elemental.override(i, read)
 
-    def _reduction_stage(self, block: Block, row: Expr, columns: int, stage: Stage, stores: Sequence[tuple[Instruction, Buffer]]) -> None:
+    def _reduction_stage(
+        self, block: Block, row: Expr, columns: int, stage: Stage, stores: Sequence[tuple[Instruction, Buffer]]
+    ) -> None:
         """One loop over the row for all reductions of a stage; their results become named scalars."""
         groups = [_Accumulators(self, r, block) for r in stage.reductions]
         outer = self.elemental.math.unflatten(row, [self.space.sizes[d] for d in self.space.outer])
 
         def body(b: Block, column: Expr, slot: int, lane: Expr) -> None:
-            at = _place(self.space, outer, self.elemental.math.unflatten(column, [self.space.sizes[d] for d in self.space.inner]))
+            at = _place(
+                self.space,
+                outer,
+                self.elemental.math.unflatten(column, [self.space.sizes[d] for d in self.space.inner]),
+            )
             for instruction, buffer in stores:
                 b.emit(Store(buffer, (column,), self.elemental.value(instruction, at, b)))
             for group in groups:
@@ -345,10 +361,16 @@ class _Writer:
         for group in groups:
             group.finish(block)
 
-    def _final_stage(self, block: Block, row: Expr, columns: int, start: Expr, count: int, in_rows: bool = False) -> None:
+    def _final_stage(
+        self, block: Block, row: Expr, columns: int, start: Expr, count: int, in_rows: bool = False
+    ) -> None:
         """Writes every root: full-sized ones in a loop over the row, row-sized ones once."""
         outer = self.elemental.math.unflatten(row, [self.space.sizes[d] for d in self.space.outer])
-        full = [(r, b) for r, b in self.elemental.results if not (in_rows and r.array_shape.sizes != self.space.sizes and self._is_row_value(r))]
+        full = [
+            (r, b)
+            for r, b in self.elemental.results
+            if not (in_rows and r.array_shape.sizes != self.space.sizes and self._is_row_value(r))
+        ]
         for root, buffer in self.elemental.results:
             if (root, buffer) not in full:
                 at = self.elemental.math.unflatten(row, root.array_shape.sizes)
@@ -374,7 +396,10 @@ class _Writer:
         e, math_ = self.elemental, self.elemental.math
         pieces = -(-columns // SPLIT_ELEMENTS)
         stage = self._stages()[0]
-        shared = {r: [Buffer(e.names.var("part").name, t, (rows * pieces,), Space.SHARED) for t in accumulator_types(r)] for r in stage.reductions}
+        shared = {
+            r: [Buffer(e.names.var("part").name, t, (rows * pieces,), Space.SHARED) for t in accumulator_types(r)]
+            for r in stage.reductions
+        }
         task = math_.bound(e.names.var("task"), rows * pieces)
         row, piece = math_.unflatten(task, (rows, pieces))
         block = e.block()
@@ -400,7 +425,9 @@ class _Writer:
         first = For(task, const(rows * pieces), block.body(), LoopKind.PARALLEL)
         return [*(Alloc(b) for bs in shared.values() for b in bs), first, self._join_pieces(rows, pieces, shared)]
 
-    def _either(self, block: Block, piece: Expr, whole: int, usual: Callable[[Block], None], last: Callable[[Block], None]) -> None:
+    def _either(
+        self, block: Block, piece: Expr, whole: int, usual: Callable[[Block], None], last: Callable[[Block], None]
+    ) -> None:
         from fusile.loops.ir import If, compare
 
         a, b = block.child(), block.child()
@@ -430,22 +457,38 @@ class _Writer:
         to a row of a shared buffer, then the chunks joined in order."""
         e, math_ = self.elemental, self.elemental.math
         found = [i for i in self.order if isinstance(i.op, Reduce)]
-        if not found or any(not _leading(i) for i in found) or len({i.operands[0].array_shape.dimensions for i in found}) != 1:
+        if (
+            not found
+            or any(not _leading(i) for i in found)
+            or len({i.operands[0].array_shape.dimensions for i in found}) != 1
+        ):
             return None
         if any(o in found for i in found for o in reachable(i.operands)):
             return None
         sizes = found[0].operands[0].array_shape.sizes
         cut = len(found[0].op.dimensions)  # type: ignore[attr-defined]
         rows, columns = math.prod(sizes[:cut]), math.prod(sizes[cut:])
-        if any(r.array_shape.elements != columns for r in self.roots) or rows < 64 or rows * columns < 4 * TASK_ELEMENTS or columns > 16 * rows:
+        if (
+            any(r.array_shape.elements != columns for r in self.roots)
+            or rows < 64
+            or rows * columns < 4 * TASK_ELEMENTS
+            or columns > 16 * rows
+        ):
             return None
         chunk = max(16, -(-rows // 64), TASK_ELEMENTS // max(1, columns))
         chunks = -(-rows // chunk)
-        shared = {r: [Buffer(e.names.var("part").name, t, (chunks * columns,), Space.SHARED) for t in accumulator_types(r)] for r in found}
+        shared = {
+            r: [Buffer(e.names.var("part").name, t, (chunks * columns,), Space.SHARED) for t in accumulator_types(r)]
+            for r in found
+        }
         task = math_.bound(e.names.var("task"), chunks)
         block = e.block()
         first = math_.scale(task, chunk)
-        count: Expr = const(chunk) if rows % chunk == 0 else block.let(Apply("minimum", (const(chunk), math_.subtract(const(rows), first)), S64), "count")
+        count: Expr = (
+            const(chunk)
+            if rows % chunk == 0
+            else block.let(Apply("minimum", (const(chunk), math_.subtract(const(rows), first)), S64), "count")
+        )
 
         def piece(b: Block, column: Expr, slot: int, lane: Expr) -> None:
             groups = [_Accumulators(self, r, b, vector=False) for r in found]
@@ -487,7 +530,10 @@ def _leading(i: Instruction) -> bool:
     assert isinstance(i.op, Reduce)
     if any(s.element_type.is_complex for s in i.shape.leaves()):
         return False
-    return tuple(sorted(i.op.dimensions)) == tuple(range(len(i.op.dimensions))) and len(i.op.dimensions) < i.operands[0].array_shape.rank
+    return (
+        tuple(sorted(i.op.dimensions)) == tuple(range(len(i.op.dimensions)))
+        and len(i.op.dimensions) < i.operands[0].array_shape.rank
+    )
 
 
 class _Accumulators:
@@ -499,7 +545,10 @@ class _Accumulators:
         self.types = accumulator_types(instruction)
         self.computation = instruction.op.computations()[0]
         self.combiner = e.combiner(self.computation, self.types)
-        self.initial = [_converted(e.value(o, (), block), t) for o, t in zip(instruction.operands[len(self.types) :], self.types, strict=True)]
+        self.initial = [
+            _converted(e.value(o, (), block), t)
+            for o, t in zip(instruction.operands[len(self.types) :], self.types, strict=True)
+        ]
         self.joining = self._ordered()
         self.identity = tuple(self._neutral(t, i) for t, i in zip(self.types, self.initial, strict=True))
         size = (UNROLL * writer.lanes,) if vector else (1,)
@@ -518,7 +567,9 @@ class _Accumulators:
         """The combiner for joining accumulators. With a running index among the operands, the side whose index is lower counts as
         the left one: what an argmax does with several NaNs then doesn't depend on how lanes interleave."""
         inputs = self.instruction.operands[: len(self.types)]
-        index = next((n for n, o in enumerate(inputs) if isinstance(o.op, Iota) and o.array_shape.element_type.is_integer), None)
+        index = next(
+            (n for n, o in enumerate(inputs) if isinstance(o.op, Iota) and o.array_shape.element_type.is_integer), None
+        )
         if index is None or len(inputs) == 1:
             return self.combiner
         left, right = self.combiner.left, self.combiner.right
@@ -552,7 +603,11 @@ class _Accumulators:
         self._step(block, const(0), values, self.joining)
 
     def _step(self, block: Block, place: Expr, values: Sequence[Expr], combiner: Combiner | None = None) -> None:
-        block.emit(Accumulate(tuple((b, (place,)) for b in self.buffers), tuple(values), combiner or self.combiner, self.identity))
+        block.emit(
+            Accumulate(
+                tuple((b, (place,)) for b in self.buffers), tuple(values), combiner or self.combiner, self.identity
+            )
+        )
 
     def cells(self) -> list[Expr]:
         return [Load(b, (const(0),)) for b in self.buffers]
@@ -576,7 +631,12 @@ class _Accumulators:
             block.emit(Alloc(cell))
             block.emit(Store(cell, (const(0),), identity))
         lane = e.math.bound(e.names.var("lane"), lanes)
-        step = Accumulate(tuple((c, (const(0),)) for c in cells), tuple(Load(b, (lane,)) for b in self.buffers), self.joining, self.identity)
+        step = Accumulate(
+            tuple((c, (const(0),)) for c in cells),
+            tuple(Load(b, (lane,)) for b in self.buffers),
+            self.joining,
+            self.identity,
+        )
         block.emit(For(lane, const(lanes), (step,), LoopKind.VECTOR))
         return [Load(c, (const(0),)) for c in cells]
 
@@ -584,9 +644,20 @@ class _Accumulators:
         """Names the results and makes them the reduction's value."""
         e = self.writer.elemental
         values = self.joined(block)
-        if combiner_opcode(self.computation) in ("add", "multiply", "maximum", "minimum", "and", "or", "xor") and self.initial != list(self.identity):
+        if combiner_opcode(self.computation) in (
+            "add",
+            "multiply",
+            "maximum",
+            "minimum",
+            "and",
+            "or",
+            "xor",
+        ) and self.initial != list(self.identity):
             values = self._with_initial(values)
-        results = [block.let(_converted(v, s.element_type), "total") for v, s in zip(values, self.instruction.shape.leaves(), strict=True)]
+        results = [
+            block.let(_converted(v, s.element_type), "total")
+            for v, s in zip(values, self.instruction.shape.leaves(), strict=True)
+        ]
         if len(results) == 1:
             e.override(self.instruction, results[0])
         else:

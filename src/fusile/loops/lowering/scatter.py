@@ -33,8 +33,6 @@ def lower_scatter(fusion: Instruction, name: str, machine: Machine) -> Kernel:
     new = e.scalar(scatter.op.computation, [*old, *(e.value(u, loops, inner) for u in updates)])
     named = [inner.let(v) for v in new]
     for (_, buffer), (_, index), value in zip(e.results, cells, named, strict=True):
-
-
         inner.emit(Store(buffer, index, value))
     block.statements += [If(inside, inner.body())] if inside is not None else inner.statements
     body = block.body()
@@ -68,5 +66,3 @@ def _place(e: Elemental, scatter: Instruction, loops: Sequence[Var], block: Bloc
     for d, from_dim in zip(op.input_batching_dims, op.scatter_indices_batching_dims, strict=True):
         place[d] = batch[batch_dims.index(from_dim)]
     return place, inside
-
-

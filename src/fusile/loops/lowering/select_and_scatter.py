@@ -8,7 +8,24 @@ from fusile.base.element_type import PRED, S64, ElementType
 from fusile.base.errors import UnsupportedOpError
 from fusile.hlo.ir import Instruction
 from fusile.hlo.opset.reduction import SelectAndScatter
-from fusile.loops.ir import Alloc, Apply, Buffer, Const, Expr, For, If, Kernel, Load, LoopKind, Space, Stmt, Store, Var, compare, const
+from fusile.loops.ir import (
+    Alloc,
+    Apply,
+    Buffer,
+    Const,
+    Expr,
+    For,
+    If,
+    Kernel,
+    Load,
+    LoopKind,
+    Space,
+    Stmt,
+    Store,
+    Var,
+    compare,
+    const,
+)
 from fusile.loops.lowering.block import Block
 from fusile.loops.lowering.elemental import Elemental
 from fusile.loops.machine import Machine
@@ -47,7 +64,11 @@ def lower_select_and_scatter(fusion: Instruction, name: str, machine: Machine) -
 def _independent(op: SelectAndScatter, sizes: Sequence[int]) -> int | None:
     """A dimension whose slices do not touch each other, the longest."""
     window = op.window
-    free = [d for d in range(len(sizes)) if window.size[d] == window.stride[d] == 1 and window.padding_low[d] == window.padding_high[d] == 0]
+    free = [
+        d
+        for d in range(len(sizes))
+        if window.size[d] == window.stride[d] == 1 and window.padding_low[d] == window.padding_high[d] == 0
+    ]
     return max(free, key=lambda d: sizes[d]) if free else None
 
 
@@ -85,15 +106,22 @@ def _one_window(e: Elemental, root: Instruction, buffer: Buffer, at: Sequence[Va
     block.emit(If(compare("ge", target, const(0)), last.body()))
 
 
-def _inside(e: Elemental, root: Instruction, at: Sequence[Var], offsets: Sequence[Var]) -> tuple[Expr | None, list[Expr]]:
+def _inside(
+    e: Elemental, root: Instruction, at: Sequence[Var], offsets: Sequence[Var]
+) -> tuple[Expr | None, list[Expr]]:
     """The input's index under a place of the window, and the test that it isn't padding."""
     window = root.op.window  # type: ignore[attr-defined]
     inside: Expr | None = None
     index: list[Expr] = []
     for d, size in enumerate(root.array_shape.sizes):
-        moved = e.math.subtract(e.math.add(e.math.scale(at[d], window.stride[d]), offsets[d]), const(window.padding_low[d]))
+        moved = e.math.subtract(
+            e.math.add(e.math.scale(at[d], window.stride[d]), offsets[d]), const(window.padding_low[d])
+        )
         low, high = e.math.range_of(moved)
-        for needed, test in ((low < 0, compare("ge", moved, const(0))), (high >= size, compare("lt", moved, const(size)))):
+        for needed, test in (
+            (low < 0, compare("ge", moved, const(0))),
+            (high >= size, compare("lt", moved, const(size))),
+        ):
             if needed:
                 inside = test if inside is None else Apply("and", (inside, test), PRED)
         index.append(moved)

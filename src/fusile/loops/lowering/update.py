@@ -24,7 +24,10 @@ def lower_update(fusion: Instruction, name: str, machine: Machine) -> Kernel:
     row = e.math.bound(e.names.var("row"), rows)
     block = e.block()
     totals = x.array_shape.sizes
-    begin = [clamped_start(e, e.value(s, (), block), total - size, block) for s, total, size in zip(starts, totals, sizes, strict=True)]
+    begin = [
+        clamped_start(e, e.value(s, (), block), total - size, block)
+        for s, total, size in zip(starts, totals, sizes, strict=True)
+    ]
     outer = e.math.unflatten(row, sizes[:-1])
 
     def body(b: Block, column: Expr, slot: int, lane: Expr) -> None:

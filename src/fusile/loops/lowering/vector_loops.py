@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from fusile.base.element_type import S64
 from fusile.hlo.ir import Instruction
-from fusile.loops.ir import Apply, Const, Expr, LoopKind, Var, const
+from fusile.loops.ir import Const, Expr, LoopKind, Var, const
 from fusile.loops.lowering.block import Block
 from fusile.loops.lowering.elemental import Elemental
 from fusile.loops.machine import Machine
 
+VectorBody = Callable[[Block, Expr, int, Expr], None]
+"""Writes one vector's work into a block: `(block, column, slot of the group, lane)`."""
 UNROLL = 4
 """Independent accumulators of a vectorized reduction."""
 
@@ -27,12 +28,12 @@ def lanes_for(instructions: Sequence[Instruction], machine: Machine) -> int:
 
 
 class VectorLoops:
-    """Writes such loops into blocks. `body(block, column, slot, lane)` writes one vector's work."""
+    """Writes such loops into blocks."""
 
     def __init__(self, elemental: Elemental, lanes: int) -> None:
         self.elemental, self.lanes = elemental, lanes
 
-    def run(self, block: Block, count: int, start: Expr, body: Callable[[Block, Expr, int, Expr], None], unroll: int = UNROLL,
+    def run(self, block: Block, count: int, start: Expr, body: VectorBody, unroll: int = UNROLL,
             total: int | None = None) -> None:  # fmt: skip
         """Loops over `count` columns from `start`: whole groups of vectors, whole vectors, then a masked rest. `total`: where
         the row ends, when the last piece of it may be short."""
@@ -42,15 +43,9 @@ class VectorLoops:
             body(block, start, 0, const(0))
             return
         short = isinstance(start, Const) is False and total % count != 0
-
-        def vector(into: Block, base: Expr, slot: int, active: Expr | None) -> None:
-            lane = math_.bound(names.var("lane"), lanes)
-            inner = into.child()
-            body(inner, math_.add(base, lane), slot, lane)
-            into.loop(lane, lanes, inner, LoopKind.VECTOR, active)
-
         if short:
-            self._short_pieces(block, start, count, total, vector)
+            left = block.let(math_.minimum(const(count), math_.subtract(const(total), start)), "left")
+            self.run_counted(block, start, left, count, body, total % lanes == 0)
             return
         done = 0
         for width in (lanes * unroll, lanes):
@@ -60,26 +55,35 @@ class VectorLoops:
                 inner = block.child()
                 for slot in range(width // lanes):
                     base = math_.add(math_.add(start, math_.scale(index, width)), const(done + slot * lanes))
-                    vector(inner, base, slot, None)
+                    self._vector(inner, base, slot, None, body)
                 block.loop(index, times, inner)
                 done += times * width
             if unroll == 1:
                 break
         if done < count:
-            vector(block, math_.add(start, const(done)), 0, const(count - done) if lanes > 1 else None)
+            active = const(count - done) if lanes > 1 else None
+            self._vector(block, math_.add(start, const(done)), 0, active, body)
 
-    def _short_pieces(self, block: Block, start: Expr, count: int, total: int, vector: Callable[[Block, Expr, int, Expr | None], None]) -> None:
-        """A piece that may be the last: its vectors are counted at run time, with one masked vector at the end."""
+    def run_counted(
+        self, block: Block, start: Expr, count: Expr, most: int, body: VectorBody, whole_only: bool = False
+    ) -> None:
+        """Loops over `count` columns, known at run time and at most `most`: whole vectors, then a masked one.
+        `whole_only`: the count is a multiple of the lanes."""
         math_, names, lanes = self.elemental.math, self.elemental.names, self.lanes
-        left = block.let(Apply("minimum", (const(count), math_.subtract(const(total), start)), S64), "left")
-        whole = block.let(Apply("floor_divide", (left, const(lanes)), S64), "whole")
-        index = math_.bound(names.var("j"), count // lanes)
+        whole = block.let(math_.floor_divide(count, lanes), "whole")
+        index = math_.bound(names.var("j"), most // lanes)
         inner = block.child()
-        vector(inner, math_.add(start, math_.scale(index, lanes)), 0, None)
+        self._vector(inner, math_.add(start, math_.scale(index, lanes)), 0, None, body)
         block.loop(index, whole, inner)
-        rest = math_.subtract(left, math_.scale(whole, lanes))
-        if total % lanes:
-            done = block.let(math_.scale(whole, lanes), "done")
-            if isinstance(done, Var):
-                math_.ranges[done.name] = (0, count)
-            vector(block, math_.add(start, done), 0, rest)
+        if whole_only or lanes == 1:
+            return
+        done = block.let(math_.scale(whole, lanes), "done")
+        if isinstance(done, Var):
+            math_.ranges[done.name] = (0, most)
+        self._vector(block, math_.add(start, done), 0, math_.subtract(count, done), body)
+
+    def _vector(self, into: Block, base: Expr, slot: int, active: Expr | None, body: VectorBody) -> None:
+        lane = self.elemental.math.bound(self.elemental.names.var("lane"), self.lanes)
+        inner = into.child()
+        body(inner, self.elemental.math.add(base, lane), slot, lane)
+        into.loop(lane, self.lanes, inner, LoopKind.VECTOR, active)
