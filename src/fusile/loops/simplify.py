@@ -1,7 +1,7 @@
 """Index arithmetic with known ranges: every index is kept as a linear form, and divisions cancel where ranges allow.
 
-`(i*16 + j) / 16` is `i` and `(i*16 + j) % 16` is `j` for 0 <= j < 16; `8*(x/8) + x%8` is `x`. This is what makes reshapes,
-packing and flattened loops free.
+`(i*16 + j) / 16` is `i` and `(i*16 + j) % 16` is `j` for 0 <= j < 16; `8*(x/8) + x%8` is `x`. This is what makes
+reshapes, packing and flattened loops free.
 """
 
 from __future__ import annotations

@@ -7,11 +7,12 @@ from collections.abc import Callable
 from fusile.base.errors import CompileError
 from fusile.hlo.ir import Instruction
 from fusile.loops.ir import Kernel
+from fusile.loops.lowering import elementwise, index_ops, inline_loops  # noqa: F401 (they enter their rules)
 from fusile.loops.lowering.contraction import lower_contraction
+from fusile.loops.lowering.library import lower_library
 from fusile.loops.lowering.rows import lower_rows
 from fusile.loops.lowering.scatter import lower_scatter
 from fusile.loops.lowering.select_and_scatter import lower_select_and_scatter
-from fusile.loops.lowering.library import lower_library
 from fusile.loops.lowering.sort import lower_sort
 from fusile.loops.lowering.update import lower_update
 from fusile.loops.machine import Machine

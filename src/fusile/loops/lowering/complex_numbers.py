@@ -9,8 +9,8 @@ from fusile.base.element_type import PRED, ElementType
 from fusile.base.errors import UnsupportedOpError
 from fusile.hlo.ir import Instruction
 from fusile.hlo.opset import elementwise as ew
-from fusile.loops.ir import Alloc, Apply, Buffer, Const, Expr, Load, Space, Store, compare, const, select
-from fusile.loops.lowering.elemental import Elemental, Pair
+from fusile.loops.ir import Apply, Const, Expr, compare, select
+from fusile.loops.lowering.elemental import Pair
 
 
 class _Real:
@@ -182,27 +182,6 @@ _FUNCTIONS: dict[type, Callable[..., Any]] = {
 
 def _plus_one(r: _Real, a: Pair) -> Pair:
     return Pair(r.add(1.0, a.real), a.imag)
-
-
-def complex_dot(e: Elemental, i: Instruction, shape: Any, batch: Any, rows: Any, columns: Any, block: Any) -> Pair:
-    """A product of complex arrays at one index, as an inline loop."""
-    t = i.array_shape.element_type.real
-    r = _Real(t)
-    cell = Buffer(e.names.var("acc").name, t, (2,), Space.REGISTER)
-    block.emit(Alloc(cell))
-    for part in range(2):
-        block.emit(Store(cell, (const(part),), r.c(0.0)))
-    loops = [e.math.bound(e.names.var("k"), size) for size in shape.depth]
-    inner = block.child()
-    a = e.value(i.operands[0], shape.lhs(batch, rows, columns, loops), inner)
-    b = e.value(i.operands[1], shape.rhs(batch, rows, columns, loops), inner)
-    product = _multiply(r, a, b)
-    for part, value in enumerate((product.real, product.imag)):
-        inner.emit(Store(cell, (const(part),), r.add(Load(cell, (const(part),)), value)))
-    from fusile.loops.lowering.elemental import _nest
-
-    _nest(block, inner, list(zip(loops, shape.depth, strict=True)))
-    return Pair(block.let(Load(cell, (const(0),))), block.let(Load(cell, (const(1),))))
 
 
 class Field:

@@ -10,6 +10,7 @@ from fusile.hlo.opset.shape import Scatter
 from fusile.loops.ir import Apply, Expr, For, If, Kernel, Load, LoopKind, Store, Var, compare, const
 from fusile.loops.lowering.block import Block
 from fusile.loops.lowering.elemental import Elemental
+from fusile.loops.lowering.scalar_bodies import scalar_results
 from fusile.loops.machine import Machine
 
 
@@ -30,7 +31,7 @@ def lower_scatter(fusion: Instruction, name: str, machine: Machine) -> Kernel:
     flat = e.math.flatten(place, scatter.operands[0].array_shape.sizes)
     cells = [(buffer, (inner.let(flat, "cell"),)) for _, buffer in e.results]
     old = [Load(b, i) for b, i in cells]
-    new = e.scalar(scatter.op.computation, [*old, *(e.value(u, loops, inner) for u in updates)])
+    new = scalar_results(scatter.op.computation, [*old, *(e.value(u, loops, inner) for u in updates)])
     named = [inner.let(v) for v in new]
     for (_, buffer), (_, index), value in zip(e.results, cells, named, strict=True):
         inner.emit(Store(buffer, index, value))

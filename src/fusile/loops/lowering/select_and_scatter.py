@@ -28,11 +28,12 @@ from fusile.loops.ir import (
 )
 from fusile.loops.lowering.block import Block
 from fusile.loops.lowering.elemental import Elemental
+from fusile.loops.lowering.scalar_bodies import scalar_results
 from fusile.loops.machine import Machine
 
 
 def lower_select_and_scatter(fusion: Instruction, name: str, machine: Machine) -> Kernel:
-    """Two phases: the result becomes the initial value, then source elements are scattered; images of a batch in parallel."""
+    """Two phases: the result becomes the initial value, then source elements are scattered, a batch in parallel."""
     e = Elemental(fusion, machine)
     ((root, buffer),) = e.results
     op = root.op
@@ -89,7 +90,7 @@ def _one_window(e: Elemental, root: Instruction, buffer: Buffer, at: Sequence[Va
     guarded = inner.child()
     candidate = guarded.let(e.value(root.operands[0], index, guarded), "x")
     chosen, none = Load(best, (const(0),)), compare("lt", Load(place, (const(0),)), const(0))
-    (keep,) = e.scalar(op.select, [chosen, candidate])
+    (keep,) = scalar_results(op.select, [chosen, candidate])
     replaced = guarded.let(Apply("or", (none, Apply("not", (keep,), PRED)), PRED), "replaced")
     flat = e.math.flatten(index, root.array_shape.sizes)
     guarded.emit(If(replaced, (Store(best, (const(0),), candidate), Store(place, (const(0),), flat))))
@@ -101,7 +102,7 @@ def _one_window(e: Elemental, root: Instruction, buffer: Buffer, at: Sequence[Va
     target = Load(place, (const(0),))
     last = block.child()
     cell = last.let(target, "cell")
-    (total,) = e.scalar(op.scatter, [Load(buffer, (cell,)), e.value(root.operands[1], at, last)])
+    (total,) = scalar_results(op.scatter, [Load(buffer, (cell,)), e.value(root.operands[1], at, last)])
     last.emit(Store(buffer, (cell,), total))
     block.emit(If(compare("ge", target, const(0)), last.body()))
 

@@ -41,6 +41,7 @@ from fusile.loops.ir import (
 )
 from fusile.loops.lowering.block import Block
 from fusile.loops.lowering.elemental import Elemental, Pair, chosen
+from fusile.loops.lowering.scalar_bodies import scalar_results
 from fusile.loops.machine import Machine
 
 CHUNK = 4096
@@ -211,7 +212,7 @@ class _Writer:
         numbers = range(len(self.sort.operands))
         a = [_named(inner, read(n, at_left)) for n in numbers]
         b = [_named(inner, read(n, at_right)) for n in numbers]
-        (before,) = self.elemental.scalar(self.comparator, [x for pair in zip(b, a, strict=True) for x in pair])
+        (before,) = scalar_results(self.comparator, [x for pair in zip(b, a, strict=True) for x in pair])
         in_right = compare("lt", right, end)
         chosen_right = Apply("and", (in_right, before), PRED)
         take = inner.let(Apply("or", (compare("ge", left, middle), chosen_right), PRED), "take")

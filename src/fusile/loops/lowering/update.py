@@ -1,4 +1,4 @@
-"""dynamic-update-slice in place: the result's buffer holds the operand already, so the kernel writes the window alone."""
+"""dynamic-update-slice in place: the result's buffer holds the operand already; the kernel writes the window alone."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import math
 from fusile.hlo.ir import Instruction
 from fusile.loops.ir import Expr, For, Kernel, LoopKind, const
 from fusile.loops.lowering.block import Block
-from fusile.loops.lowering.elemental import Elemental, clamped_start
+from fusile.loops.lowering.elemental import Elemental
+from fusile.loops.lowering.index_ops import clamped_start
 from fusile.loops.lowering.vector_loops import VectorLoops, lanes_for
 from fusile.loops.machine import Machine
 

@@ -35,8 +35,8 @@ class VectorLoops:
 
     def run(self, block: Block, count: int, start: Expr, body: VectorBody, unroll: int = UNROLL,
             total: int | None = None) -> None:  # fmt: skip
-        """Loops over `count` columns from `start`: whole groups of vectors, whole vectors, then a masked rest. `total`: where
-        the row ends, when the last piece of it may be short."""
+        """Loops over `count` columns from `start`: whole groups of vectors, whole vectors, then a masked rest. `total`:
+        where the row ends, when the last piece of it may be short."""
         lanes, math_, names = self.lanes, self.elemental.math, self.elemental.names
         total = count if total is None else total
         if count == 1:
