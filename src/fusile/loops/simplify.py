@@ -154,7 +154,7 @@ class IndexMath:
             return e
         whole, rest = self._split(e, size)
         low, high = self._range(*rest)
-        if 0 <= low and high < size:
+        if low >= 0 and high < size:
             return self.expression(whole)
         rest, size = self._without_small(rest, size)
         quotient = Apply("floor_divide", (self.expression(rest), const(size)), S64)
@@ -168,7 +168,7 @@ class IndexMath:
             return const(0)
         _, rest = self._split(e, size)
         low, high = self._range(*rest)
-        if 0 <= low and high < size:
+        if low >= 0 and high < size:
             return self.expression(rest)
         if not rest[1]:
             return const(rest[0] % size)
@@ -195,7 +195,7 @@ class IndexMath:
                 break
             small = {a: f for a, f in terms.items() if f % g}
             low, high = self._range(constant % g, small)
-            if 0 <= low and high < g:
+            if low >= 0 and high < g:
                 return (constant // g, {a: f // g for a, f in terms.items() if f % g == 0}), size // g
         return rest, size
 
