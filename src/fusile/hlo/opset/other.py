@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 
 from fusile.base.element_type import C64, C128, F32, F64, S32, U64
+from fusile.base.errors import UnsupportedOpError
 from fusile.base.shape import AnyShape, Shape, TupleShape
 from fusile.hlo.ir import Instruction, Op, op
+from fusile.hlo.opset import random_bits
 from fusile.hlo.opset.shape import array_operand, require
 
 
@@ -210,7 +212,8 @@ class TopK(Op):
 
 @op
 class RngBitGenerator(Op):
-    """Uniform random bits from a state (`rng_bit_generator`): (new state, bits). `algorithm`: RNG_PHILOX, RNG_THREE_FRY or RNG_DEFAULT."""
+    """Uniform random bits from a state (`rng_bit_generator`): (new state, bits). `algorithm`: RNG_PHILOX, RNG_THREE_FRY or
+    RNG_DEFAULT. `opset/random_bits.py` says which bits."""
 
     algorithm: str
     result: Shape
@@ -222,3 +225,24 @@ class RngBitGenerator(Op):
         state = array_operand(self.opcode, operands[0])
         require(state.element_type is U64 and state.rank == 1, f"rng-bit-generator's state is u64[2] or u64[3], not {state}")
         return TupleShape((state, self.result))
+
+    def evaluate(self, instruction: Instruction, operands: Sequence[Any], interpreter: Any) -> Any:
+        (state,) = operands
+        self.check(instruction)
+        t = self.result.element_type
+        new_state, values = random_bits.generate(self.algorithm, state, self.result.sizes, t.bits)
+        narrow = values.astype(np.dtype(f"u{t.bytes}"))
+        return new_state, narrow.view(t.dtype)
+
+    def check(self, instruction: Instruction) -> None:
+        """Raises UnsupportedOpError for what XLA does not generate either."""
+        algorithm = random_bits.ALGORITHMS.get(self.algorithm)
+        size, t = instruction.operands[0].array_shape.sizes[0], self.result.element_type
+        if algorithm is None or size not in random_bits.STATE_SIZES[algorithm]:
+            raise UnsupportedOpError(
+                f"rng-bit-generator has no algorithm {self.algorithm} for a state of {size} words",
+                source=instruction.source,
+                hint="RNG_THREE_FRY takes u64[2], RNG_PHILOX u64[2] or u64[3]",
+            )
+        if t.is_complex or t.is_predicate or t.bits not in (8, 16, 32, 64):
+            raise UnsupportedOpError(f"rng-bit-generator gives no {t}", source=instruction.source)

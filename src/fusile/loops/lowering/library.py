@@ -6,17 +6,19 @@ from collections.abc import Callable
 
 from fusile.base.errors import UnsupportedOpError
 from fusile.hlo.ir import Instruction, Op
-from fusile.hlo.opset.other import Cholesky, Fft, TriangularSolve
+from fusile.hlo.opset.other import Cholesky, Fft, RngBitGenerator, TriangularSolve
 from fusile.hlo.opset.structure import Constant, Parameter
 from fusile.loops.ir import Kernel
 from fusile.loops.lowering.fft import lower_fft
 from fusile.loops.lowering.linear_algebra import lower_cholesky, lower_triangular_solve
+from fusile.loops.lowering.random_bits import lower_random_bits
 from fusile.loops.machine import Machine
 
 KERNELS: dict[type[Op], Callable[[Instruction, str, Machine], Kernel]] = {
     Cholesky: lower_cholesky,
     TriangularSolve: lower_triangular_solve,
     Fft: lower_fft,
+    RngBitGenerator: lower_random_bits,
 }
 
 
