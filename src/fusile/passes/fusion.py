@@ -2,65 +2,70 @@
 
 Before::
 
-    m = reduce(x, -inf), maximum over 1      e = exponential(x - broadcast(m))      s = reduce(e, 0), add      y = e / broadcast(s)
+    m = reduce(x, -inf), maximum over 1      e = exponential(x - broadcast(m))
+    s = reduce(e, 0), add over 1             y = e / broadcast(s)
 
 After: one `fusion(x), kind=loop`, which lowering writes row by row.
 
-Instructions are visited users first. One joins the group of its users when all of them are in one group and the group
-can still be written as one kernel (`_Group.admits`); cheap ones whose users are in several groups are copied into each.
-Joining only where all users are keeps the graph of groups free of cycles.
+Instructions are visited users first. One joins the kernel of its users, when all are in one that admits it; it is
+copied into each of its users' kernels, when it is cheap; else it starts a kernel. Then kernels become one with those that read
+their results, and with those that read the same array in the same loops, as long as none would wait for itself.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from fusile.base.shape import TupleShape
 from fusile.hlo.ir import Computation, Instruction, Module
-from fusile.hlo.opset import elementwise as ew
-from fusile.hlo.opset.contraction import Convolution, Dot
 from fusile.hlo.opset.control import Call, Conditional, CustomCall, Fusion, While
-from fusile.hlo.opset.other import Cholesky, Fft, RngBitGenerator, TopK, TriangularSolve
-from fusile.hlo.opset.reduction import Reduce, ReduceWindow, SelectAndScatter, Sort
-from fusile.hlo.opset.shape import (
-    Broadcast,
-    Concatenate,
-    DynamicSlice,
-    DynamicUpdateSlice,
-    Gather,
-    Pad,
-    Reshape,
-    Reverse,
-    Scatter,
-    Slice,
-    Transpose,
+from fusile.hlo.opset.shape import Broadcast, Reshape
+from fusile.hlo.opset.structure import (
+    AfterAll,
+    Constant,
+    GetTupleElement,
+    Iota,
+    OptimizationBarrier,
+    Parameter,
+    Tuple,
 )
-from fusile.hlo.opset.structure import AfterAll, Constant, GetTupleElement, Iota, OptimizationBarrier, Parameter, Tuple
+from fusile.passes.fusion_group import EXPENSIVE, IN_PLACE, KINDS, Group, is_written_in
+from fusile.passes.fusion_key import fusion_key
 
-NEVER = (Parameter, Tuple, While, Conditional, CustomCall, OptimizationBarrier, AfterAll, Fusion, Call)
-ALONE = {Scatter: "scatter", Sort: "sort", SelectAndScatter: "select_and_scatter", Cholesky: "library", TriangularSolve: "library",
-         Fft: "library", RngBitGenerator: "library", TopK: "library", DynamicUpdateSlice: "update"}  # fmt: skip
-"""Ops with kernels of their own, and the kind of fusion."""
-MOVES = (Broadcast, Reshape, Transpose, Slice, Reverse, Pad, Concatenate, DynamicSlice, Gather)
-EXPENSIVE = (
-    ew.Exponential, ew.ExponentialMinusOne, ew.Log, ew.LogPlusOne, ew.Logistic, ew.Tanh, ew.Sine, ew.Cosine, ew.Tan, ew.Erf, ew.Erfc, ew.ErfInv,
-    ew.Power, ew.Atan2, ew.Cbrt, ew.Asin, ew.Acos, ew.Atan, ew.Sinh, ew.Cosh, ew.Asinh, ew.Acosh, ew.Atanh, ew.Lgamma, ew.Digamma, ew.BesselI0e,
-    ew.BesselI1e, ew.Remainder,
-)  # fmt: skip
-MOST_MEMBERS = 200
-MOST_OPERANDS = 40
-LONG_ROW = 128 << 10
+NEVER = (
+    Parameter,
+    Constant,
+    Tuple,
+    GetTupleElement,
+    While,
+    Conditional,
+    CustomCall,
+    OptimizationBarrier,
+    AfterAll,
+    Fusion,
+    Call,
+)
+"""Ops that are no work, or not a kernel's."""
+MOST_COPIES = 4
+COPIED_ELEMENTS = 64
+"""Elementwise work up to this size is rather done again than stored."""
+MOST_SIBLINGS = 16
+"""Users of an operand that are looked at as siblings."""
+MOST_STEPS = 300
+"""Kernels that are looked through for a cycle before giving up."""
 
 
 @dataclass(frozen=True)
 class FusionDecision:
-    """Why an instruction did or did not join a group."""
+    """Why an instruction did or did not join another's kernel."""
 
     instruction: str
     joined: bool
     reason: str
+
+    def __str__(self) -> str:
+        return f"{'fused' if self.joined else 'not fused'}: {self.instruction}, {self.reason}"
 
 
 @dataclass
@@ -73,189 +78,22 @@ class Fuse:
     def __call__(self, module: Module) -> bool:
         self.decisions = []
         changed = False
-        for computation in module.computations():
-            if not is_scalar_body(computation, module):
-                changed |= _Planner(computation, self.decisions).run()
+        for computation in scheduled_computations(module):
+            changed |= _Planner(computation, self.decisions).run()
         return changed
 
 
-def is_scalar_body(computation: Computation, module: Module) -> bool:
-    """Whether a computation is a reduction's, a comparator's or a fusion's: those are never cut into kernels."""
-    if computation is module.entry:
-        return False
-    for caller in module.computations():
-        for i in caller.instructions:
-            if computation in i.op.computations():
-                return not isinstance(i.op, While | Conditional | Call)
-    return True
-
-
-class _Group:
-    """Instructions that become one kernel."""
-
-    def __init__(self, root: Instruction, kind: str) -> None:
-        self.kind = kind
-        self.roots = [root]
-        self.members: dict[Instruction, int] = {}
-        """Each with how often one of its elements is computed, at least."""
-        self.reduction: Instruction | None = None
-        self.hero: Instruction | None = None
-        self.add(root, 1)
-
-    def add(self, i: Instruction, times: int) -> None:
-        # A row's reduction is computed once a row, whatever reads it.
-        self.members[i] = 1 if isinstance(i.op, Reduce) and _minor(i) else times
-        if isinstance(i.op, Reduce) and _minor(i):
-            self.reduction = self.reduction or i
-        if isinstance(i.op, Dot | Convolution):
-            self.hero, self.kind = i, "contraction"
-
-    def times(self, i: Instruction) -> int:
-        """How often an element of `i` would be computed for the members that use it."""
-        most = 1
-        for user in i.users:
-            if user in self.members:
-                most = max(most, self.members[user] * _repeats(user, i))
-        return most
-
-    def admits(self, i: Instruction) -> str:
-        """Why `i`, all whose users are in the group, can't join; empty when it can."""
-        if len(self.members) >= MOST_MEMBERS:
-            return "the group has enough members"
-        if type(i.op) in ALONE:
-            return f"{i.opcode} has a kernel of its own"
-        if self.kind not in ("loop", "contraction"):
-            return f"a {self.kind} kernel takes nothing in"
-        if isinstance(i.op, Dot | Convolution):
-            return self._admits_hero(i)
-        if isinstance(i.op, Reduce):
-            return self._admits_reduce(i)
-        if isinstance(i.op, ReduceWindow):
-            return "" if self.kind == "loop" and self.reduction is None and self._same_shape_users(i) else "its users are not elementwise on its shape"
-        if self.hero is not None and self._before_hero(i):
-            return "" if isinstance(i.op, Transpose | Reshape | Slice | Broadcast | Reverse | Constant) else "only index ops join before a contraction"
-        return self._admits_map(i)
-
-    def _admits_map(self, i: Instruction) -> str:
-        times = self.times(i)
-        if isinstance(i.op, EXPENSIVE) and times > 1:
-            return f"each element would be computed {times} times"
-        if isinstance(i.op, Gather | Concatenate | DynamicSlice) and times > 1:
-            return "an indirect access would be repeated"
-        if self.reduction is not None and isinstance(i.op, Transpose | Gather | Concatenate | Pad | Reverse):
-            return f"{i.opcode} would break the rows' runs of neighbours"
-        if times > 16 and not isinstance(i.op, Broadcast | Constant | Iota) and not _small(i):
-            return f"each element would be computed {times} times"
-        if isinstance(i.op, Transpose) and self.hero is not None:
-            return "a transpose in an epilogue reads badly"
-        return ""
-
-    def _admits_hero(self, i: Instruction) -> str:
-        if self.hero is not None:
-            return "the kernel has a contraction already"
-        if self.reduction is not None or any(isinstance(m.op, Reduce | ReduceWindow) for m in self.members):
-            return "the kernel reduces"
-        if len(i.users) != 1:
-            return "its result has several users"
-        (root,) = self.roots if len(self.roots) == 1 else (None,)
-        if root is None or root.shape.is_tuple or root.array_shape.elements != i.array_shape.elements:
-            return "its users have another number of elements"
-        step: Instruction = i
-        while step is not root:
-            users = [u for u in step.users if u in self.members]
-            if len(users) != 1 and not all(u.array_shape.dimensions == step.array_shape.dimensions and u.op.elementwise for u in users):
-                return "its result is used in several ways"
-            if not (users[0].op.elementwise or isinstance(users[0].op, Reshape)):
-                return f"{users[0].opcode} is no epilogue"
-            step = users[0]
-        return ""
-
-    def _admits_reduce(self, i: Instruction) -> str:
-        if self.hero is not None:
-            return "a reduction does not join an epilogue"
-        if any(s.element_type.is_complex for s in i.shape.leaves()):
-            return "complex sums stand alone"
-        if not _minor(i):
-            same = self.reduction is None and self._same_shape_users(i) and not any(isinstance(m.op, Reduce) for m in self.members)
-            return "" if same else "a reduction over columns joins only ops on its own result"
-        space = i.operands[0].array_shape.dimensions
-        if self.reduction is not None and (self.reduction.operands[0].array_shape.dimensions, self.reduction.op.dimensions) != (space, i.op.dimensions):  # type: ignore[attr-defined]
-            return "the kernel has rows of another shape"
-        rows = math.prod(i.shape.leaves()[0].sizes)
-        columns = math.prod(i.operands[0].array_shape.sizes) // max(1, rows)
-        for member in self.members:
-            if reason := self._misaligned(member, space, rows):
-                return reason
-        if rows < 8 and columns > LONG_ROW and any(r.array_shape.elements != rows for r in self.roots):
-            return "rows this long are reduced in pieces"
-        return ""
-
-    def _misaligned(self, member: Instruction, space: tuple[object, ...], rows: int) -> str:
-        if isinstance(member.op, Reduce | GetTupleElement | Constant | Iota):
-            return ""
-        shape = member.array_shape
-        if isinstance(member.op, Reshape):
-            same = _without_ones(shape.sizes) == _without_ones(member.operands[0].array_shape.sizes)
-            return "" if same or shape.elements == rows else f"{member.name} reshapes"
-        if isinstance(member.op, Broadcast):
-            return "" if shape.dimensions == space or shape.elements == rows or shape.elements == 1 else f"{member.name} has another shape"
-        if not member.op.elementwise:
-            return f"{member.name} moves elements"
-        return "" if shape.dimensions == space or shape.elements == rows else f"{member.name} has another shape"
-
-    def _same_shape_users(self, i: Instruction) -> bool:
-        leaf = i.shape.leaves()[0].dimensions
-        for member in self.members:
-            if isinstance(member.op, Constant | Broadcast | GetTupleElement):
-                continue
-            if not member.op.elementwise or member.array_shape.dimensions != leaf:
-                return False
-        return True
-
-    def _before_hero(self, i: Instruction) -> bool:
-        """Whether `i` is on the hero's side of the group: all its users lead to the hero."""
-        assert self.hero is not None
-        stack, seen = list(i.users), set[Instruction]()
-        while stack:
-            user = stack.pop()
-            if user is self.hero:
-                return True
-            if user in seen or user not in self.members:
-                continue
-            seen.add(user)
-            stack += user.users
-        return False
-
-
-def _minor(i: Instruction) -> bool:
-    """Whether a reduction runs along memory."""
-    real = [d for d, s in enumerate(i.operands[0].array_shape.sizes) if s != 1]
-    return bool(real) and real[-1] in i.op.dimensions  # type: ignore[attr-defined]
-
-
-def _without_ones(sizes: Iterable[int]) -> list[int]:
-    return [s for s in sizes if s != 1]
-
-
-def _small(i: Instruction) -> bool:
-    return i.array_shape.elements <= 4096
-
-
-def _repeats(user: Instruction, operand: Instruction) -> int:
-    """How often `user` asks for one element of `operand`."""
-    if isinstance(user.op, Broadcast):
-        if user.op.broadcast_dimensions == tuple(range(operand.array_shape.rank)) and operand.array_shape.rank:
-            # One value a row, which moves out of the loop over the row.
-            return 1
-        return max(1, user.array_shape.elements // max(1, operand.array_shape.elements))
-    if isinstance(user.op, ReduceWindow):
-        window = user.op.window
-        return max(1, math.prod(window.size) // math.prod(window.stride))
-    if isinstance(user.op, Dot | Convolution):
-        return 8
-    if isinstance(user.op, Gather):
-        return max(1, user.array_shape.elements // max(1, operand.array_shape.elements))
-    return 1
+def scheduled_computations(module: Module) -> list[Computation]:
+    """The computations whose instructions run one after the other: the entry, loops and branches. Those of reductions,
+    comparators and fusions are scalar code or kernels."""
+    found = {module.entry: None}
+    order = module.computations()
+    for computation in reversed(order):
+        if computation in found:
+            for i in computation.instructions:
+                if isinstance(i.op, While | Conditional | Call):
+                    found.update(dict.fromkeys(i.op.computations()))
+    return [c for c in order if c in found]
 
 
 class _Planner:
@@ -263,154 +101,223 @@ class _Planner:
 
     def __init__(self, computation: Computation, decisions: list[FusionDecision]) -> None:
         self.computation, self.decisions = computation, decisions
-        self.groups: dict[Instruction, list[_Group]] = {}
         self.order = computation.post_order()
+        self.position = {i: n for n, i in enumerate(self.order)}
+        self.groups: dict[Instruction, list[Group]] = {}
+        self.made: dict[Group, None] = {}
+        self.apart: dict[Group, set[Group]] = {}
+        """For groups, those that can't become one with them as they are."""
 
     def run(self) -> bool:
-        made: list[_Group] = []
         for i in reversed(self.order):
-            if self._outside(i):
-                continue
-            joined = self._groups_for(i)
-            if joined:
-                for group in joined:
-                    self._join(group, i)
-                continue
-            group = self._new_group(i)
-            made.append(group)
-        for group in reversed(made):
+            if not self._is_outside(i):
+                self._place(i)
+        self._join_readers()
+        self._join_siblings()
+        for group in reversed(self.made):
             self._make(group)
         self._sweep()
-        return bool(made)
+        return bool(self.made)
 
-    def _outside(self, i: Instruction) -> bool:
-        """What never is in a kernel, and what only follows its operand or users."""
-        if isinstance(i.op, NEVER) or (isinstance(i.op, Constant) and i.array_shape.elements != 1):
-            return True
-        if isinstance(i.op, GetTupleElement):
-            return True
-        if i.is_root or not i.users:
-            return isinstance(i.op, Reshape | Constant)
-        if isinstance(i.op, Reshape | Constant):
-            return not self._user_groups(i)
-        return False
+    def _is_outside(self, i: Instruction) -> bool:
+        """What is never in a kernel, and reshapes that are free where they stand. Constants of one element are written
+        into the kernels that read them (`_body`)."""
+        if isinstance(i.op, Reshape):
+            return i.is_root or not i.users or not self._user_groups(i)
+        return isinstance(i.op, NEVER)
+
+    # -- users ---------------------------------------------------------------------------------------------------------
 
     def _real_users(self, i: Instruction) -> list[Instruction]:
-        """Users, with a tuple's elements' users in the place of the elements."""
+        """Users, with the users of a tuple's elements in the elements' place."""
+        if not isinstance(i.shape, TupleShape):
+            return list(i.users)
         users: list[Instruction] = []
         for user in i.users:
-            if isinstance(user.op, GetTupleElement) and isinstance(i.shape, TupleShape):
-                users += list(user.users) or [user]
-                if user.is_root:
-                    users.append(user)
-            else:
-                users.append(user)
+            users += list(user.users) or [user] if isinstance(user.op, GetTupleElement) else [user]
         return users
-
-    def _user_groups(self, i: Instruction) -> list[_Group]:
-        """The groups that all users are in; empty when a user is outside of every group."""
-        found: dict[int, _Group] = {}
-        for user in self._real_users(i):
-            groups = self.groups.get(user)
-            if not groups:
-                return []
-            for group in groups:
-                found[id(group)] = group
-        return list(found.values())
-
-    def _groups_for(self, i: Instruction) -> list[_Group]:
-        if self._is_result(i):
-            return []
-        groups = self._user_groups(i)
-        if not groups:
-            return []
-        if len(groups) > 1 and not self._cheap(i, len(groups)):
-            self.decisions.append(FusionDecision(i.name, False, f"{len(groups)} kernels use it"))
-            return []
-        for group in groups:
-            reason = group.admits(i) if len(group.members) else ""
-            if not reason and self._operands(group, i) > MOST_OPERANDS:
-                reason = "the kernel has enough operands"
-            if reason:
-                self.decisions.append(FusionDecision(i.name, False, reason))
-                return []
-        self.decisions.append(FusionDecision(i.name, True, f"into the kernel of {groups[0].roots[0].name}"))
-        return groups
 
     def _is_result(self, i: Instruction) -> bool:
         return i.is_root or any(isinstance(u.op, GetTupleElement) and u.is_root for u in i.users)
 
-    def _operands(self, group: _Group, i: Instruction) -> int:
-        outside = {o for m in (*group.members, i) for o in m.operands if o not in group.members}
-        return len(outside)
+    def _user_groups(self, i: Instruction) -> list[Group]:
+        """The groups that all users are in; empty when a user is outside of every group."""
+        found: dict[int, Group] = {}
+        for user in self._real_users(i):
+            groups = self.groups.get(user)
+            if not groups:
+                return []
+            found.update((id(g), g) for g in groups)
+        return list(found.values())
 
-    def _cheap(self, i: Instruction, groups: int) -> bool:
-        """Whether computing `i` in each of several kernels costs less than storing and reading it."""
-        if isinstance(i.op, Constant | Iota) or (isinstance(i.op, Broadcast) and i.operands[0].array_shape.elements * 4 <= i.array_shape.elements):
-            return True
+    # -- placing -------------------------------------------------------------------------------------------------------
+
+    def _place(self, i: Instruction) -> None:
+        joined = self._producer_of(i)
+        if joined:
+            for group in joined:
+                self._add(group, i)
+            return
         if isinstance(i.op, Reshape):
-            return True
-        if groups > 4 or isinstance(i.op, EXPENSIVE) or isinstance(i.shape, TupleShape):
-            return False
-        return i.op.elementwise and i.array_shape.elements <= 64 and all(o.array_shape.elements <= 64 for o in i.operands)
+            return
+        group = Group(KINDS.get(type(i.op), "loop"))
+        self.made[group] = None
+        self._add(group, i)
+        self._add_roots(group, i)
 
-    def _join(self, group: _Group, i: Instruction) -> None:
+    def _note(self, i: Instruction, joined: bool, reason: str) -> None:
+        self.decisions.append(FusionDecision(i.name, joined, reason))
+
+    def _producer_of(self, i: Instruction) -> list[Group]:
+        """The kernels that `i` is computed in for their use alone."""
+        groups = [] if self._is_result(i) else self._user_groups(i)
+        if not groups:
+            return []
+        if len(groups) > 1 and not _is_cheap(i, len(groups)):
+            self._note(i, False, f"{len(groups)} kernels use it")
+            return []
+        for group in groups:
+            if reason := group.refuses(i):
+                self._note(i, False, reason)
+                return []
+        self._note(i, True, f"into the kernel of {groups[0].roots[0].name}")
+        return groups
+
+    # -- groups --------------------------------------------------------------------------------------------------------
+
+    def _add(self, group: Group, i: Instruction) -> None:
         times = group.times(i)
         group.add(i, times)
         self.groups.setdefault(i, []).append(group)
-        for user in i.users:
-            if isinstance(user.op, GetTupleElement) and isinstance(i.shape, TupleShape):
-                group.add(user, times)
-                self.groups.setdefault(user, []).append(group)
+        for element in _elements_of(i) if group.kind not in IN_PLACE else ():
+            group.add(element, times)
+            self.groups.setdefault(element, []).append(group)
 
-    def _new_group(self, i: Instruction) -> _Group:
-        kind = ALONE.get(type(i.op), "loop")
-        elements = [u for u in i.users if isinstance(u.op, GetTupleElement)] if isinstance(i.shape, TupleShape) else []
-        group = _Group(i, kind)
-        if elements:
-            group.roots = sorted(elements, key=lambda u: u.op.index)  # type: ignore[attr-defined]
-            for element in elements:
-                group.add(element, 1)
-        self.groups[i] = [group]
+    def _add_roots(self, group: Group, i: Instruction) -> None:
+        """Makes `i`, or those of its elements that someone outside reads, results of the group."""
+        elements = _elements_of(i)
+        if not elements or group.kind in IN_PLACE:
+            group.roots.append(i)
+            return
         for element in elements:
-            self.groups[element] = [group]
-        return group
+            if not element.users or self._is_read_outside(element, group):
+                group.roots.append(element)
 
-    # -- making fusions -----------------------------------------------------------------------------------------------
+    def _is_read_outside(self, i: Instruction, group: Group) -> bool:
+        return i.is_root or any(self.groups.get(u) != [group] for u in i.users)
 
-    def _make(self, group: _Group) -> None:
+    # -- joining kernels ----------------------------------------------------------------------------------------------
+
+    def _join_readers(self) -> None:
+        """Makes a kernel one with those that read its results, so that they are read from registers."""
+        for i in reversed(self.order):
+            groups = self.groups.get(i, ())
+            if len(groups) == 1 and any(i is r for r in groups[0].roots):
+                for user in list(i.users):
+                    for reader in list(self.groups.get(user, ())):
+                        (group,) = self.groups[i]
+                        self._try_merge(group, reader)
+
+    def _join_siblings(self) -> None:
+        """Makes kernels one that read the same array in the same loops, so that it is read once."""
+        for i in self.order:
+            if len(i.users) < 2 or i.shape.is_tuple or is_written_in(i):
+                continue
+            readers: dict[Group, None] = {}
+            for user in list(i.users)[:MOST_SIBLINGS]:
+                readers |= dict.fromkeys(g for g in self.groups.get(user, ()) if g.reads_in_its_loops(i))
+            kept: list[Group] = []
+            for reader in readers:
+                if not any(self._try_merge(k, reader) for k in kept):
+                    kept.append(reader)
+
+    def _try_merge(self, a: Group, b: Group) -> bool:
+        """Makes the members of `b` members of `a`, if one kernel can do both and would not wait for itself."""
+        if a is b or b in self.apart.get(a, ()):
+            return False
+        reason = a.refuses_group(b)
+        if not reason and (self._waits_through(a, b) or self._waits_through(b, a)):
+            reason = "a kernel would wait for itself"
+        self.decisions.append(FusionDecision(b.roots[0].name, not reason, reason or f"beside {a.roots[0].name}"))
+        if reason:
+            self.apart.setdefault(a, set()).add(b)
+            return False
+        self._merge(a, b)
+        return True
+
+    def _merge(self, a: Group, b: Group) -> None:
+        for i, times in b.members.items():
+            a.add(i, max(times, a.members.get(i, 1)))
+            self.groups[i] = [g for g in self.groups[i] if g is not b and g is not a] + [a]
+        a.roots = [r for r in (*a.roots, *b.roots) if self._is_read_outside(r, a) or not r.users]
+        del self.made[b]
+        self.apart.pop(a, None)
+
+    def _waits_through(self, a: Group, b: Group) -> bool:
+        """Whether `b` reads something that another kernel computes from what `a` computes. True too when that takes
+        long to find out."""
+        last = max(self.position[m] for m in b.members)
+        seen: set[int] = {id(a), id(b)}
+        stack = [n for n in self._readers(a.roots) if n[0] not in seen]
+        while stack:
+            key, roots = stack.pop()
+            if key in seen or min(self.position[r] for r in roots) > last:
+                continue
+            seen.add(key)
+            following = list(self._readers(roots))
+            if len(seen) > MOST_STEPS or any(k == id(b) for k, _ in following):
+                return True
+            stack += following
+        return False
+
+    def _readers(self, roots: Sequence[Instruction]) -> Iterator[tuple[int, Sequence[Instruction]]]:
+        """What reads these, by identity and results: kernels, and instructions that are in none."""
+        for user in dict.fromkeys(u for r in roots for u in r.users):
+            groups = self.groups.get(user)
+            if groups:
+                yield from ((id(g), g.roots) for g in groups)
+            else:
+                yield id(user), [user]
+
+    # -- making fusions ------------------------------------------------------------------------------------------------
+
+    def _make(self, group: Group) -> None:
         """Replaces a group by a Fusion of the same meaning."""
-        members = [i for i in self.order if i in group.members]
+        group.roots.sort(key=lambda r: self.position[r])
+        body, operands, inside = self._body(group)
+        roots = [inside[r] for r in group.roots]
+        (first, *_) = group.roots
+        whole = isinstance(first.shape, TupleShape)
+        if whole:
+            roots = [body.add(GetTupleElement(n), [roots[0]]) for n in range(len(first.shape.leaves()))]
+        body.root = roots[0] if len(roots) == 1 and not whole else body.add(Tuple(), roots)
+        op = Fusion(body, group.kind, tuple(enumerate(map(operands.index, _written_in_place(group)))))
+        fusion = self.computation.add(op, operands, name=f"{group.kind}.{first.name}", source=first.source)
+        if len(group.roots) == 1:
+            first.replace_all_uses(fusion)
+            return
+        for number, root in enumerate(group.roots):
+            root.replace_all_uses(self.computation.add(GetTupleElement(number), [fusion], source=root.source))
+
+    def _body(self, group: Group) -> tuple[Computation, list[Instruction], dict[Instruction, Instruction]]:
+        """The fusion's computation, its operands in the order of first use, and the members inside it. Members come in
+        an order that their structure alone decides, so that equal kernels are equal."""
         body = Computation(f"fused_{group.roots[0].name}")
         inside: dict[Instruction, Instruction] = {}
         operands: list[Instruction] = []
-
-        def get(o: Instruction) -> Instruction:
-            if o not in inside:
-                if isinstance(o.op, Constant) and o.array_shape.elements == 1:
+        written = _written_in_place(group)
+        for i in _depth_first(group):
+            for o in i.operands:
+                if o in inside:
+                    continue
+                if is_written_in(o) and o not in written:
                     inside[o] = body.add(o.op, name=o.name, source=o.source)
                 else:
                     inside[o] = body.parameter(o.shape, f"p{len(operands)}", o.source)
                     operands.append(o)
-            return inside[o]
-
-        for i in members:
-            inside[i] = body.add(i.op, [get(o) for o in i.operands], name=i.name, source=i.source, shape=i.shape)
-        roots = [inside[r] for r in group.roots]
-        tuple_root = len(roots) == 1 and isinstance(group.roots[0].shape, TupleShape)
-        if tuple_root:
-            roots = [body.add(GetTupleElement(n), [roots[0]]) for n in range(len(group.roots[0].shape.shapes))]  # type: ignore[union-attr]
-        body.root = roots[0] if len(roots) == 1 and not tuple_root else body.add(Tuple(), roots)
-        leaves = len(group.roots[0].shape.leaves()) if group.kind in ("update", "scatter") else 0
-        in_place = tuple((n, n) for n in range(leaves))
-        fusion = self.computation.add(Fusion(body, group.kind, in_place), operands, name=f"{group.kind}.{group.roots[0].name}", source=group.roots[0].source)
-        if len(group.roots) == 1 and not tuple_root:
-            group.roots[0].replace_all_uses(fusion)
-        elif tuple_root:
-            group.roots[0].replace_all_uses(fusion)
-        else:
-            for number, root in enumerate(group.roots):
-                root.replace_all_uses(self.computation.add(GetTupleElement(number), [fusion], source=root.source))
+            shape = i.shape
+            inside[i] = body.add(i.op, [inside[o] for o in i.operands], name=i.name, source=i.source, shape=shape)
+        return body, operands, inside
 
     def _sweep(self) -> None:
         """Erases what the fusions have replaced."""
@@ -419,40 +326,45 @@ class _Planner:
                 self.computation.erase(i)
 
 
-def fusion_key(fusion: Instruction) -> str:
-    """Equal for fusions that are one kernel: structure and shapes, without names and source positions."""
-    (body,) = fusion.op.computations()
-    return f"{fusion.op.kind} {getattr(fusion.op, 'in_place', ())}\n" + _structure(body)  # type: ignore[attr-defined]
+def _is_cheap(i: Instruction, groups: int) -> bool:
+    """Whether computing `i` in each of several kernels costs less than storing and reading it."""
+    if isinstance(i.op, Iota | Reshape):
+        return True
+    if isinstance(i.op, Broadcast) and i.operands[0].array_shape.elements * 4 <= i.array_shape.elements:
+        return True
+    if groups > MOST_COPIES or isinstance(i.op, EXPENSIVE) or not i.op.elementwise:
+        return False
+    return all(o.array_shape.elements <= COPIED_ELEMENTS for o in (i, *i.operands))
 
 
-def _structure(computation: Computation) -> str:
-    numbers: dict[Instruction, int] = {}
-    lines = [f"p {p.shape}" for p in computation.parameters]
-    for p in computation.parameters:
-        numbers[p] = len(numbers)
-    for i in computation.post_order():
-        if i in numbers:
-            continue
-        numbers[i] = len(numbers)
-        lines.append(f"{i.opcode}{_attributes(i)} {[numbers[o] for o in i.operands]} {i.shape}")
-    lines.append(f"root {numbers[computation.root]}")
-    return "\n".join(lines)
+def _written_in_place(group: Group) -> list[Instruction]:
+    """The operands whose buffers the results take, in the results' order."""
+    (first, *_) = group.roots
+    return first.operands[: len(first.shape.leaves())] if group.kind in IN_PLACE else []
 
 
-def _attributes(i: Instruction) -> str:
-    import dataclasses
-
-    parts = []
-    for f in dataclasses.fields(i.op):
-        value = getattr(i.op, f.name)
-        if isinstance(value, Computation):
-            value = f"({_structure(value)})"
-        elif isinstance(i.op, Constant):
-            value = (i.op.literal.array.dtype.str, i.op.literal.array.shape, i.op.literal.array.tobytes())
-        parts.append(f"{f.name}={value}")
-    return ",".join(parts)
+def _elements_of(i: Instruction) -> list[Instruction]:
+    """A tuple's elements, in order."""
+    if not isinstance(i.shape, TupleShape):
+        return []
+    found = [(u.op.index, u) for u in i.users if isinstance(u.op, GetTupleElement)]
+    return [u for _, u in sorted(found, key=lambda pair: pair[0])]
 
 
-def explain(decisions: Iterable[FusionDecision]) -> list[str]:
-    """The decisions as text."""
-    return [f"{'fused' if d.joined else 'not fused'}: {d.instruction}, {d.reason}" for d in decisions]
+def _depth_first(group: Group) -> list[Instruction]:
+    """The members that the roots need, operands first."""
+    order: list[Instruction] = []
+    seen: set[Instruction] = set()
+    stack = [(r, False) for r in reversed(group.roots)]
+    while stack:
+        i, done = stack.pop()
+        if done:
+            order.append(i)
+        elif i in group.members and i not in seen:
+            seen.add(i)
+            stack.append((i, True))
+            stack += [(o, False) for o in reversed(i.operands)]
+    return order
+
+
+__all__ = ["Fuse", "FusionDecision", "fusion_key", "scheduled_computations"]

@@ -67,22 +67,21 @@ class _Writer:
     def _rows_are_short(self) -> bool:
         """Whether lanes better run along the rows: shorter than a vector, and all results are a value a row."""
         space = space_of_rows(self.reductions[0])
-        row_values = all(self._is_row_value(r, space) for r in self.elemental.roots)
-        return space.columns < self.lanes <= space.rows and row_values
+        return space.columns < self.lanes <= space.rows and self._gives_row_values(space)
 
     def phases(self) -> list[Stmt]:
         if not self.reductions:
             columns = TallColumns(self.elemental, self.order, self.lanes)
             return columns.phases() if columns.pays() else [self._map_phase()]
         rows = LongRows(self.elemental, self.reductions, self.lanes, self.space)
-        one_stage = len(self.stages) == 1 and all(self._is_row_value(r, self.space) for r in self.elemental.roots)
+        one_stage = len(self.stages) == 1 and self._gives_row_values(self.space)
         return rows.phases() if one_stage and rows.pays() else [self._row_phase()]
 
-    def _is_row_value(self, i: Instruction, space: RowSpace) -> bool:
-        """Whether an instruction comes after a reduction and has a value a row."""
-        return i.array_shape.elements == space.rows and any(o in self.reductions for o in reachable([i]))
+    def _gives_row_values(self, space: RowSpace) -> bool:
+        """Whether all results have a value a row."""
+        return all(r.array_shape.elements == space.rows for r in self.elemental.roots)
 
-    # -- tasks --------------------------------------------------------------------------------------------------------
+    # -- tasks ---------------------------------------------------------------------------------------------------------
 
     def _map_phase(self) -> For:
         """No rows' reductions: every root over its space. Few long rows are cut in pieces."""
@@ -129,7 +128,7 @@ class _Writer:
         block.loop(index, self.math.minimum(const(group), left) if rows % group else const(group), inner)
         return For(task, const(tasks), block.body(), LoopKind.PARALLEL)
 
-    # -- one row ------------------------------------------------------------------------------------------------------
+    # -- one row -------------------------------------------------------------------------------------------------------
 
     def _stages(self) -> list[list[Instruction]]:
         """The reductions by stages: each after those that it waits for."""
@@ -200,7 +199,7 @@ class _Writer:
         """From now on the instruction's value comes from its row buffer."""
         self.elemental.override(i, lambda at: Load(buffer, (self._column(at),)))
 
-    # -- stages -------------------------------------------------------------------------------------------------------
+    # -- stages --------------------------------------------------------------------------------------------------------
 
     def _reduction_stage(
         self, block: Block, row: Expr, stage: Sequence[Instruction], stores: Sequence[tuple[Instruction, Buffer]]
@@ -222,7 +221,11 @@ class _Writer:
         """Writes every root: full-sized ones in a loop over the row, or `count` columns of it, row-sized ones once."""
         full = []
         for root, buffer in self.elemental.results:
-            if self.reductions and root.array_shape.sizes != self.space.sizes and self._is_row_value(root, self.space):
+            if (
+                self.reductions
+                and root.array_shape.sizes != self.space.sizes
+                and root.array_shape.elements == self.space.rows
+            ):
                 at = self.math.unflatten(row, root.array_shape.sizes)
                 self.elemental.store(buffer, root, at, self.elemental.value(root, at, block), block)
             else:

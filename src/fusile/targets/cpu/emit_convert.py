@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fusile.base.element_type import BF16, F16, F32, F64, S32, U32, ElementType
+from fusile.base.element_type import BF16, F8E8M0FNU, F16, F32, F64, S32, U32, ElementType
 from fusile.loops.math.minifloat import narrowed, odd_rounded, widened
 from fusile.targets.cpu.emit_scalar import ScalarEmitter
 from fusile.targets.cpu.values import Value, mangled, typed, value_type
@@ -71,8 +71,8 @@ def _saturated(e: ScalarEmitter, x: Value, result: ElementType) -> str:
 
 
 def _as_single(e: ScalarEmitter, x: Value, result: ElementType) -> Value:
-    """f32 on the way to a narrow float. From f64 to f16 rounds once; other ways round twice, as ml_dtypes does."""
-    if x.element_type is F64 and result is F16:
+    """f32 on the way to a narrow float. To f16 and f8e8m0fnu f64 rounds once; else it rounds twice, as ml_dtypes does."""
+    if x.element_type is F64 and result in (F16, F8E8M0FNU):
         value: Value = odd_rounded(e, x)
         return value
     return Value(convert(e, x, F32), F32, x.lanes)
