@@ -98,7 +98,12 @@ def main() -> None:
             function, x = PROGRAMS[name]()
             r = results[name] = measure(function, x, options.seconds)
         peer = min(r["TensorFlow"], r["TF + XLA"])
-        table.add_row(name, *(f"{r[e]:.2f} ms" for e in ("TensorFlow", "TF + XLA", "Fusile")), f"{peer / r['Fusile']:.2f}x", f"{r['error']:.1e}")
+        table.add_row(
+            name,
+            *(f"{r[e]:.2f} ms" for e in ("TensorFlow", "TF + XLA", "Fusile")),
+            f"{peer / r['Fusile']:.2f}x",
+            f"{r['error']:.1e}",
+        )
     console.print(table)
     if options.json:
         options.json.write_text(json.dumps(results, indent=1))

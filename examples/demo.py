@@ -133,7 +133,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="smaller arrays and fewer calls")
     parser.add_argument("--batch", type=int, default=1, help="images a call of ResNet-50 (default 1)")
-    parser.add_argument("--cached", action="store_true", help="allow the on-disk cache (compile times are then those of loading)")
+    parser.add_argument(
+        "--cached", action="store_true", help="allow the on-disk cache (compile times are then those of loading)"
+    )
     options = parser.parse_args()
     if not options.cached:
         os.environ["FUSILE_CACHE"] = "0"
@@ -146,7 +148,9 @@ def main() -> None:
             progress.update(task, description=f"compiling and timing {program.name}")
             rows.append((program, measure(program, 0.5 if options.quick else 3.0)))
     console.print(table_of(rows))
-    console.print("largest difference: |Fusile - TensorFlow| over the largest |TensorFlow|. Weights are frozen for Fusile.")
+    console.print(
+        "largest difference: |Fusile - TensorFlow| over the largest |TensorFlow|. Weights are frozen for Fusile."
+    )
 
 
 if __name__ == "__main__":

@@ -22,11 +22,53 @@ ALLOWED = {
     "llvm": {"base"},
     "targets": {"base", "hlo", "rewrite", "loops", "memory", "llvm"},
     "compiler": {"base", "runtime", "hlo", "rewrite", "stablehlo", "passes", "memory", "loops", "llvm", "targets"},
-    "tf": {"base", "runtime", "hlo", "rewrite", "stablehlo", "passes", "memory", "loops", "llvm", "targets", "compiler"},
-    "jax": {"base", "runtime", "hlo", "rewrite", "stablehlo", "passes", "memory", "loops", "llvm", "targets", "compiler"},
-    "cli": {"base", "runtime", "hlo", "rewrite", "stablehlo", "passes", "memory", "loops", "llvm", "targets", "compiler"},
+    "tf": {
+        "base",
+        "runtime",
+        "hlo",
+        "rewrite",
+        "stablehlo",
+        "passes",
+        "memory",
+        "loops",
+        "llvm",
+        "targets",
+        "compiler",
+    },
+    "jax": {
+        "base",
+        "runtime",
+        "hlo",
+        "rewrite",
+        "stablehlo",
+        "passes",
+        "memory",
+        "loops",
+        "llvm",
+        "targets",
+        "compiler",
+    },
+    "cli": {
+        "base",
+        "runtime",
+        "hlo",
+        "rewrite",
+        "stablehlo",
+        "passes",
+        "memory",
+        "loops",
+        "llvm",
+        "targets",
+        "compiler",
+    },
 }
-OUTSIDE = {"llvmlite": {"llvm"}, "tensorflow": {"tf"}, "jax": {"jax", "stablehlo"}, "jaxlib": {"jax", "stablehlo"}, "keras": {"tf"}}
+OUTSIDE = {
+    "llvmlite": {"llvm"},
+    "tensorflow": {"tf"},
+    "jax": {"jax", "stablehlo"},
+    "jaxlib": {"jax", "stablehlo"},
+    "keras": {"tf"},
+}
 
 
 def imports(path: Path) -> set[str]:

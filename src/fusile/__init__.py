@@ -34,7 +34,11 @@ __all__ = [
     "compile",
     "load",
 ]
-_LAZY = {"compile": "fusile.compiler.pipeline", "Executable": "fusile.runtime.executable", "load": "fusile.runtime.executable"}
+_LAZY = {
+    "compile": "fusile.compiler.pipeline",
+    "Executable": "fusile.runtime.executable",
+    "load": "fusile.runtime.executable",
+}
 
 
 def __getattr__(name: str) -> Any:

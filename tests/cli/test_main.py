@@ -29,12 +29,20 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_run_with_inputs_saves_results(program, tmp_path, capsys) -> None:
     x = np.arange(6, dtype=np.float32).reshape(2, 3)
     np.save(tmp_path / "x.npy", x)
-    assert main(["run", str(program), "--inputs", str(tmp_path / "x.npy"), "--save", str(tmp_path / "out.npz"), "--compare"]) == 0
+    assert (
+        main(
+            ["run", str(program), "--inputs", str(tmp_path / "x.npy"), "--save", str(tmp_path / "out.npz"), "--compare"]
+        )
+        == 0
+    )
     np.testing.assert_array_equal(np.load(tmp_path / "out.npz")["result_0"], 2 * x * x)
     assert "largest difference" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("stage, word", [("hlo", "multiply"), ("optimized", "fusion"), ("loops", "vector"), ("llvm", "define"), ("kernels", "multiply")])
+@pytest.mark.parametrize(
+    "stage, word",
+    [("hlo", "multiply"), ("optimized", "fusion"), ("loops", "vector"), ("llvm", "define"), ("kernels", "multiply")],
+)
 def test_show_prints_every_stage(program, stage, word, capsys) -> None:
     assert main(["show", str(program), "--stage", stage]) == 0
     assert word in capsys.readouterr().out

@@ -74,7 +74,11 @@ def layer_norm_gelu(r: int, c: int) -> Module:
 
 def dense(m: int, n: int, k: int, of: ElementType = F32) -> Module:
     b = Builder("dense")
-    x, w, bias = b.parameter(shape(m, k, of=of), "x"), b.parameter(shape(k, n, of=of), "w"), b.parameter(shape(n, of=of), "bias")
+    x, w, bias = (
+        b.parameter(shape(m, k, of=of), "x"),
+        b.parameter(shape(k, n, of=of), "w"),
+        b.parameter(shape(n, of=of), "bias"),
+    )
     y = b.add(b.dot(x, w), b.broadcast(bias, (m, n), (1,)))
     return b.module(b.maximum(y, b.like(0, y)))
 

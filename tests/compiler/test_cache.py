@@ -47,7 +47,9 @@ def test_a_damaged_file_is_compiled_again(damage, settings) -> None:
     data = bytearray(path.read_bytes())
     if damage == "flipped":
         data[len(data) // 2] ^= 1
-    path.write_bytes({"empty": b"", "cut": bytes(data[:-100]), "flipped": bytes(data), "foreign": b"\x7fELF" + bytes(data)}[damage])
+    path.write_bytes(
+        {"empty": b"", "cut": bytes(data[:-100]), "flipped": bytes(data), "foreign": b"\x7fELF" + bytes(data)}[damage]
+    )
     program_cache.clear_memory()
     with pytest.warns(RuntimeWarning, match="damaged"):
         again = fusile.compile(programs.softmax(3, 4), settings=settings)

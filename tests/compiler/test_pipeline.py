@@ -27,7 +27,9 @@ def arguments(module: Module, seed: int = 0) -> list[np.ndarray]:
     return result
 
 
-def check(module: Module, settings: Settings, tolerance: float = 2e-5, given: list[np.ndarray] | None = None) -> fusile.Executable:
+def check(
+    module: Module, settings: Settings, tolerance: float = 2e-5, given: list[np.ndarray] | None = None
+) -> fusile.Executable:
     given = arguments(module) if given is None else given
     executable = fusile.compile(module, settings=settings)
     expected = interpret(module, given)
@@ -42,13 +44,17 @@ ROWS = [(1, 1), (1, 7), (5, 1), (3, 33), (7, 100), (2, 1000), (130, 16)]
 
 
 @pytest.mark.parametrize("r, c", ROWS)
-@pytest.mark.parametrize("make", [programs.softmax, programs.log_sum_exp, programs.layer_norm_gelu, programs.sum_and_argmax])
+@pytest.mark.parametrize(
+    "make", [programs.softmax, programs.log_sum_exp, programs.layer_norm_gelu, programs.sum_and_argmax]
+)
 def test_row_programs_are_one_kernel(make, r, c, settings) -> None:
     executable = check(make(r, c), settings)
     assert len(executable.kernels) <= 1 or c == 1
 
 
-@pytest.mark.parametrize("make", [programs.softmax, programs.log_sum_exp, programs.layer_norm_gelu, programs.sum_and_argmax])
+@pytest.mark.parametrize(
+    "make", [programs.softmax, programs.log_sum_exp, programs.layer_norm_gelu, programs.sum_and_argmax]
+)
 def test_kernels_read_their_input_once(make, settings) -> None:
     (kernel,) = fusile.compile(make(64, 256), settings=settings).kernels
     extra = 2 * 256 * 4 if make is programs.layer_norm_gelu else 0
@@ -65,7 +71,20 @@ def test_column_sums(r, c, settings) -> None:
     check(programs.column_sums(r, c), settings, 1e-3)
 
 
-@pytest.mark.parametrize("m, n, k", [(1, 1, 1), (1, 10, 64), (5, 7, 3), (6, 16, 8), (49, 50, 33), (7, 17, 1), (13, 100, 257), (130, 48, 70), (64, 256, 512)])
+@pytest.mark.parametrize(
+    "m, n, k",
+    [
+        (1, 1, 1),
+        (1, 10, 64),
+        (5, 7, 3),
+        (6, 16, 8),
+        (49, 50, 33),
+        (7, 17, 1),
+        (13, 100, 257),
+        (130, 48, 70),
+        (64, 256, 512),
+    ],
+)
 def test_products_of_odd_sizes(m, n, k, settings) -> None:
     check(programs.dense(m, n, k), settings, 1e-3)
 
@@ -92,7 +111,12 @@ def test_special_values_come_through(settings) -> None:
 
 
 def test_same_bits_for_every_number_of_threads(settings) -> None:
-    for make in (programs.sum_of_squares(300_000), programs.column_sums(3000, 40), programs.dense(200, 96, 300), programs.softmax(500, 700)):
+    for make in (
+        programs.sum_of_squares(300_000),
+        programs.column_sums(3000, 40),
+        programs.dense(200, 96, 300),
+        programs.softmax(500, 700),
+    ):
         given = arguments(make)
         one = fusile.compile(make, settings=replace(settings, threads=1)).call_flat(given)
         two = fusile.compile(make, settings=settings)
@@ -134,7 +158,15 @@ def test_a_forked_child_computes_too(settings) -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [[], [np.zeros((3, 4), np.float32)] * 2, [np.zeros((3, 4), np.float64)], [np.zeros((4, 3), np.float32)], [np.zeros(12, np.float32)], [1.0], [None]],
+    [
+        [],
+        [np.zeros((3, 4), np.float32)] * 2,
+        [np.zeros((3, 4), np.float64)],
+        [np.zeros((4, 3), np.float32)],
+        [np.zeros(12, np.float32)],
+        [1.0],
+        [None],
+    ],
 )
 def test_wrong_arguments_are_refused(wrong, settings) -> None:
     executable = fusile.compile(programs.softmax(3, 4), settings=settings)
@@ -183,5 +215,3 @@ def test_texts_of_every_stage(settings) -> None:
     assert "parallel" in executable.text("loops") and "define" in executable.text("llvm")
     with pytest.raises(fusile.ArgumentError, match="stage"):
         executable.text("nothing")
-
-

@@ -50,7 +50,10 @@ class Machine:
 
     def launch(self, step: Launch) -> None:
         shapes = [s for o in step.fusion.operands for s in o.shape.leaves()]
-        operands = [self.read(p).copy().view(s.element_type.dtype).reshape(s.sizes) for p, s in zip(step.operands, shapes, strict=True)]
+        operands = [
+            self.read(p).copy().view(s.element_type.dtype).reshape(s.sizes)
+            for p, s in zip(step.operands, shapes, strict=True)
+        ]
         (body,) = step.fusion.op.computations()
         for place, value in zip(step.results, leaves_of(Interpreter().call(body, operands)), strict=True):
             self.read(place)[:] = np.ascontiguousarray(value).reshape(-1).view(np.uint8)

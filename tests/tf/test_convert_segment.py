@@ -32,7 +32,9 @@ BLOCKS = {
     "space_to_depth": lambda x: tf.nn.space_to_depth(x, 2),
     "depth_to_space": lambda x: tf.nn.depth_to_space(tf.nn.space_to_depth(x, 2), 2),
     "space_to_batch": lambda x: tf.space_to_batch(x, [2, 3], [[0, 2], [1, 2]]),
-    "batch_to_space": lambda x: tf.batch_to_space(tf.space_to_batch(x, [2, 2], [[0, 0], [2, 0]]), [2, 2], [[0, 1], [2, 0]]),
+    "batch_to_space": lambda x: tf.batch_to_space(
+        tf.space_to_batch(x, [2, 2], [[0, 0], [2, 0]]), [2, 2], [[0, 1], [2, 0]]
+    ),
 }
 
 

@@ -17,7 +17,9 @@ def _cache_directory() -> Path:
 class Settings:
     """Options of one compilation. `Settings()` reads the environment; `dataclasses.replace` changes one."""
 
-    threads: int = field(default_factory=lambda: int(os.environ.get("FUSILE_THREADS", "0")) or len(os.sched_getaffinity(0)))
+    threads: int = field(
+        default_factory=lambda: int(os.environ.get("FUSILE_THREADS", "0")) or len(os.sched_getaffinity(0))
+    )
     numerics: str = "exact"
     dump: str = field(default_factory=lambda: os.environ.get("FUSILE_DUMP", ""))
     log: str = field(default_factory=lambda: os.environ.get("FUSILE_LOG", ""))

@@ -44,10 +44,18 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=f"fusile {VERSION}")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     run = _command(commands, "run", "run a program", run_program)
-    run.add_argument("--inputs", nargs="*", default=[], metavar="FILE", help=".npy files in order, or one .npz (random arrays when left out)")
+    run.add_argument(
+        "--inputs",
+        nargs="*",
+        default=[],
+        metavar="FILE",
+        help=".npy files in order, or one .npz (random arrays when left out)",
+    )
     run.add_argument("--seed", type=int, default=0, help="seed of the random inputs (default 0)")
     run.add_argument("--save", metavar="FILE", help="write the results to an .npz file")
-    run.add_argument("--compare", action="store_true", help="also run the interpreter and report the largest difference")
+    run.add_argument(
+        "--compare", action="store_true", help="also run the interpreter and report the largest difference"
+    )
     show = _command(commands, "show", "print a program at a stage of compilation", show_program)
     show.add_argument("--stage", default="optimized", choices=["hlo", "optimized", "loops", "llvm", "kernels"])
     bench = _command(commands, "bench", "time a program", bench_program)
@@ -59,7 +67,9 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
-def _command(commands: Any, name: str, what: str, function: Callable[[argparse.Namespace], int]) -> argparse.ArgumentParser:
+def _command(
+    commands: Any, name: str, what: str, function: Callable[[argparse.Namespace], int]
+) -> argparse.ArgumentParser:
     command: argparse.ArgumentParser = commands.add_parser(name, help=what, description=what.capitalize() + ".")
     command.add_argument("file", type=Path, help="a file of StableHLO or HLO text")
     command.add_argument("--target", default="cpu", help="cpu (default) or interpreter")
@@ -73,7 +83,9 @@ def _console() -> Any:
     try:
         from rich.console import Console
     except ImportError as error:
-        raise FusileError("the command needs the package rich for its tables", hint="pip install 'fusile[cli]'") from error
+        raise FusileError(
+            "the command needs the package rich for its tables", hint="pip install 'fusile[cli]'"
+        ) from error
     return Console()
 
 
@@ -111,7 +123,9 @@ def _random(shape: Any, random: np.random.Generator) -> np.ndarray[Any, Any]:
     if t.is_integer:
         return random.integers(0, 8 if t.bits > 4 else 2, shape.sizes).astype(t.dtype)
     values = random.standard_normal(shape.sizes)
-    return (values + 1j * random.standard_normal(shape.sizes)).astype(t.dtype) if t.is_complex else values.astype(t.dtype)
+    return (
+        (values + 1j * random.standard_normal(shape.sizes)).astype(t.dtype) if t.is_complex else values.astype(t.dtype)
+    )
 
 
 def run_program(options: argparse.Namespace) -> int:

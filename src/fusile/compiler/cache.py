@@ -32,7 +32,10 @@ def _build() -> str:
     """Changes with the compiler's own files, so that a developer never runs code of another day's compiler."""
     root = Path(__file__).parents[1]
     files = sorted(root.rglob("*.py"))
-    return hashlib.blake2b(repr([(str(f.relative_to(root)), f.stat().st_size, f.stat().st_mtime_ns) for f in files]).encode(), digest_size=12).hexdigest()
+    return hashlib.blake2b(
+        repr([(str(f.relative_to(root)), f.stat().st_size, f.stat().st_mtime_ns) for f in files]).encode(),
+        digest_size=12,
+    ).hexdigest()
 
 
 class ProgramCache:
@@ -46,7 +49,9 @@ class ProgramCache:
     def key(self, module: Module, target: str, target_key: str, settings: Settings, frozen: bool) -> str:
         """Names everything a program depends on: the module with its constants' bytes, the target and the options."""
         digest = hashlib.blake2b(digest_size=24)
-        digest.update(f"{VERSION}|{_build()}|{target}|{target_key}|{settings.numerics}|{settings.disabled_passes}|{frozen}\n".encode())
+        digest.update(
+            f"{VERSION}|{_build()}|{target}|{target_key}|{settings.numerics}|{settings.disabled_passes}|{frozen}\n".encode()
+        )
         digest.update(print_module(module, elide=0).encode())
         for computation in module.computations():
             for i in computation.post_order():
@@ -74,7 +79,9 @@ class ProgramCache:
         try:
             program = Program.from_bytes(data)
         except LoadError as error:
-            warnings.warn(f"a cached program was damaged and is compiled again ({error.message})", RuntimeWarning, stacklevel=2)
+            warnings.warn(
+                f"a cached program was damaged and is compiled again ({error.message})", RuntimeWarning, stacklevel=2
+            )
             path.unlink(missing_ok=True)
             return None
         self._touch(path)
@@ -94,7 +101,9 @@ class ProgramCache:
         except OSError as error:
             if not self._warned:
                 self._warned = True
-                warnings.warn(f"compiled programs can't be kept in {path.parent}: {error}", RuntimeWarning, stacklevel=2)
+                warnings.warn(
+                    f"compiled programs can't be kept in {path.parent}: {error}", RuntimeWarning, stacklevel=2
+                )
 
     def clear_memory(self) -> None:
         """Forgets what is in memory; files stay."""

@@ -25,7 +25,9 @@ def flops_of(fusion: Instruction) -> int:
             total += 2 * elements * math.prod(i.operands[0].array_shape.sizes[d] for d in i.op.lhs_contracting)
         elif isinstance(i.op, Convolution):
             kernel = i.operands[1].array_shape
-            total += 2 * elements * (kernel.elements // max(1, kernel.sizes[i.op.dimension_numbers.kernel_output_feature]))
+            total += (
+                2 * elements * (kernel.elements // max(1, kernel.sizes[i.op.dimension_numbers.kernel_output_feature]))
+            )
         elif isinstance(i.op, Reduce):
             total += sum(o.array_shape.elements for o in i.operands)
         elif isinstance(i.op, ReduceWindow):
@@ -38,7 +40,9 @@ def flops_of(fusion: Instruction) -> int:
 def kernel_record(fusion: Instruction) -> Kernel:
     """The record of one launch: each operand read once and each result written once."""
     (body,) = fusion.op.computations()
-    ops = tuple(i.opcode for i in body.post_order() if not isinstance(i.op, Parameter | Constant | Tuple | GetTupleElement))
+    ops = tuple(
+        i.opcode for i in body.post_order() if not isinstance(i.op, Parameter | Constant | Tuple | GetTupleElement)
+    )
     read = sum(s.bytes for o in fusion.operands for s in o.shape.leaves())
     written = sum(s.bytes for s in fusion.shape.leaves())
     return Kernel(fusion.name, ops, flops_of(fusion), read, written)

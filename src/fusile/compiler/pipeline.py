@@ -31,12 +31,15 @@ from fusile.runtime.program import ArraySpec, Program
 from fusile.stablehlo import parse as parse_stablehlo
 from fusile.targets.cpu.entry import entry_text
 from fusile.targets.cpu.pool import pool_text
-from fusile.targets.target import CompiledKernel, Target, target as find_target
+from fusile.targets.target import CompiledKernel, Target
+from fusile.targets.target import target as find_target
 
 Source = Module | str | bytes | os.PathLike[str]
 
 
-def compile(source: Source, target: str = "cpu", settings: Settings | None = None, *, frozen: bool = False) -> Executable | Interpreted:
+def compile(
+    source: Source, target: str = "cpu", settings: Settings | None = None, *, frozen: bool = False
+) -> Executable | Interpreted:
     """Compiles a program: a module, HLO or StableHLO text, or a path to a file of either.
 
     `frozen`: constants are weights that may be folded into one another. Raises ParseError, VerificationError or
@@ -63,7 +66,9 @@ def read(source: Source) -> Module:
     if isinstance(source, os.PathLike) or (isinstance(source, str) and "\n" not in source and len(source) < 4096):
         path = Path(source)
         if not path.is_file():
-            raise ArgumentError(f"there is no file {path}", hint="give HLO or StableHLO text, or the path of a file with it")
+            raise ArgumentError(
+                f"there is no file {path}", hint="give HLO or StableHLO text, or the path of a file with it"
+            )
         source = path.read_bytes()
     text = source.decode("utf-8", "replace") if isinstance(source, bytes) else source
     if not isinstance(text, str):
@@ -72,7 +77,9 @@ def read(source: Source) -> Module:
         return parse_module(text)
     if "func.func" in text or "stablehlo." in text or "module" in text:
         return parse_stablehlo(text)
-    raise ParseError("this is neither HLO text (HloModule ...) nor StableHLO (module { func.func ... })", line=1, column=1)
+    raise ParseError(
+        "this is neither HLO text (HloModule ...) nor StableHLO (module { func.func ... })", line=1, column=1
+    )
 
 
 def build(module: Module, target: Target, settings: Settings, frozen: bool, times: dict[str, float]) -> Program:
@@ -95,7 +102,9 @@ def build(module: Module, target: Target, settings: Settings, frozen: bool, time
     work = {f: work_of(f) for f in of_fusion}
     entry = entry_text(memory_plan, of_fusion, work)
     triple = target.details.triple
-    entry_object, pool_object = compile_many([entry, pool_text(triple)], target.details, level=1, threads=settings.compile_threads)
+    entry_object, pool_object = compile_many(
+        [entry, pool_text(triple)], target.details, level=1, threads=settings.compile_threads
+    )
     texts["llvm"] += "\n" + entry
     clock.lap("entry")
     return _program(module, target, memory_plan, (*(c.object for c in compiled), entry_object), pool_object, texts)
@@ -153,9 +162,18 @@ def launches(steps: Sequence[Step]) -> list[Launch]:
     return found
 
 
-def _program(module: Module, target: Target, memory_plan: Plan, objects: tuple[bytes, ...], pool_object: bytes, texts: dict[str, str]) -> Program:
+def _program(
+    module: Module,
+    target: Target,
+    memory_plan: Plan,
+    objects: tuple[bytes, ...],
+    pool_object: bytes,
+    texts: dict[str, str],
+) -> Program:
     names = [p.name for p in module.entry.parameters for _ in p.shape.leaves()]
-    parameters = tuple(ArraySpec(n, s.element_type.name, s.sizes) for n, s in zip(names, memory_plan.parameters, strict=True))
+    parameters = tuple(
+        ArraySpec(n, s.element_type.name, s.sizes) for n, s in zip(names, memory_plan.parameters, strict=True)
+    )
     results = tuple(ArraySpec(f"result {i}", s.element_type.name, s.sizes) for i, s in enumerate(memory_plan.results))
     return Program(
         name=module.name,

@@ -15,7 +15,11 @@ from fusile.base.source import Source
 from fusile.hlo.ir import OPS, Computation, Instruction, Literal, Module, Op
 from fusile.hlo.opset import contraction, control, elementwise, reduction, shape, structure
 
-PLAIN = {o.replace("-", "_"): o for o, cls in OPS.items() if issubclass(cls, elementwise.Elementwise) or o in ("select", "clamp")}
+PLAIN = {
+    o.replace("-", "_"): o
+    for o, cls in OPS.items()
+    if issubclass(cls, elementwise.Elementwise) or o in ("select", "clamp")
+}
 
 
 class Builder:
@@ -92,12 +96,25 @@ class Builder:
         return x if tuple(sizes) == x.array_shape.dimensions else self.emit(shape.Reshape(tuple(sizes)), x)
 
     def transpose(self, x: Instruction, permutation: Sequence[int]) -> Instruction:
-        return x if tuple(permutation) == tuple(range(len(permutation))) else self.emit(shape.Transpose(tuple(permutation)), x)
+        return (
+            x
+            if tuple(permutation) == tuple(range(len(permutation)))
+            else self.emit(shape.Transpose(tuple(permutation)), x)
+        )
 
-    def slice(self, x: Instruction, starts: Sequence[int], limits: Sequence[int], strides: Sequence[int] | None = None) -> Instruction:
+    def slice(
+        self, x: Instruction, starts: Sequence[int], limits: Sequence[int], strides: Sequence[int] | None = None
+    ) -> Instruction:
         return self.emit(shape.Slice(tuple(starts), tuple(limits), tuple(strides or (1,) * len(starts))), x)
 
-    def pad(self, x: Instruction, value: Instruction, low: Sequence[int], high: Sequence[int], interior: Sequence[int] | None = None) -> Instruction:
+    def pad(
+        self,
+        x: Instruction,
+        value: Instruction,
+        low: Sequence[int],
+        high: Sequence[int],
+        interior: Sequence[int] | None = None,
+    ) -> Instruction:
         return self.emit(shape.Pad(tuple(low), tuple(high), tuple(interior or (0,) * len(low))), x, value)
 
     def concatenate(self, xs: Sequence[Instruction], dimension: int) -> Instruction:
@@ -127,7 +144,9 @@ class Builder:
         return self.emit(structure.Tuple(), *xs)
 
     def element(self, x: Instruction, index: int) -> Instruction:
-        return x.operands[index] if isinstance(x.op, structure.Tuple) else self.emit(structure.GetTupleElement(index), x)
+        return (
+            x.operands[index] if isinstance(x.op, structure.Tuple) else self.emit(structure.GetTupleElement(index), x)
+        )
 
     def call(self, computation: Computation, operands: Sequence[Instruction]) -> Instruction:
         return self.emit(control.Call(computation), *operands)
@@ -136,11 +155,19 @@ class Builder:
         loop = self.emit(control.While(condition, body), *state)
         return [self.element(loop, i) for i in range(len(state))]
 
-    def conditional(self, index: Instruction, branches: Sequence[Computation], operands: Sequence[Instruction]) -> Instruction:
+    def conditional(
+        self, index: Instruction, branches: Sequence[Computation], operands: Sequence[Instruction]
+    ) -> Instruction:
         return self.emit(control.Conditional(tuple(branches)), index, *operands)
 
     # -- reductions and products
-    def reduce(self, xs: Sequence[Instruction], initial: Sequence[Instruction], dimensions: Sequence[int], computation: Computation) -> Instruction:
+    def reduce(
+        self,
+        xs: Sequence[Instruction],
+        initial: Sequence[Instruction],
+        dimensions: Sequence[int],
+        computation: Computation,
+    ) -> Instruction:
         return self.emit(reduction.Reduce(tuple(dimensions), computation), *xs, *initial)
 
     def reduce_with(self, opcode: str, x: Instruction, dimensions: Sequence[int]) -> Instruction:
@@ -150,7 +177,13 @@ class Builder:
 
     def dot(self, a: Instruction, b: Instruction, lhs_batch: Sequence[int] = (), rhs_batch: Sequence[int] = (), lhs_contracting: Sequence[int] = (1,),
             rhs_contracting: Sequence[int] = (0,), element_type: ElementType | None = None) -> Instruction:  # fmt: skip
-        return self.emit(contraction.Dot(tuple(lhs_batch), tuple(rhs_batch), tuple(lhs_contracting), tuple(rhs_contracting), element_type), a, b)
+        return self.emit(
+            contraction.Dot(
+                tuple(lhs_batch), tuple(rhs_batch), tuple(lhs_contracting), tuple(rhs_contracting), element_type
+            ),
+            a,
+            b,
+        )
 
     def sort(self, xs: Sequence[Instruction], dimension: int, computation: Computation) -> Instruction:
         return self.emit(reduction.Sort(dimension, True, computation), *xs)

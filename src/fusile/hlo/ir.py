@@ -115,7 +115,9 @@ class Instruction:
 
     __slots__ = ("computation", "name", "op", "operands", "shape", "source", "users")
 
-    def __init__(self, op: Op, operands: Sequence[Instruction], shape: AnyShape, name: str, source: Source | None) -> None:
+    def __init__(
+        self, op: Op, operands: Sequence[Instruction], shape: AnyShape, name: str, source: Source | None
+    ) -> None:
         self.op, self.operands, self.shape, self.name, self.source = op, list(operands), shape, name, source
         self.users: dict[Instruction, int] = {}
         """Users, with how many of their operands this instruction is; in order of first use."""
@@ -199,7 +201,9 @@ class Computation:
         """
         for operand in operands:
             if operand.computation is not self:
-                raise VerificationError(f"operand {operand.name} of {op.opcode} is of another computation", source=source)
+                raise VerificationError(
+                    f"operand {operand.name} of {op.opcode} is of another computation", source=source
+                )
         inferred = shape if shape is not None else op.infer([o.shape for o in operands])
         instruction = Instruction(op, operands, inferred, self._unique(name or op.opcode), source)
         instruction.computation = self

@@ -27,7 +27,10 @@ def verify_computation(computation: Computation) -> None:
             uses[operand][instruction] = uses[operand].get(instruction, 0) + 1
     for instruction, users in uses.items():
         if users != instruction.users:
-            raise VerificationError(f"{instruction.name} of {computation.name} has wrong users {list(instruction.users)}", source=instruction.source)
+            raise VerificationError(
+                f"{instruction.name} of {computation.name} has wrong users {list(instruction.users)}",
+                source=instruction.source,
+            )
 
 
 def _verify_instruction(computation: Computation, instruction: Instruction) -> None:
@@ -37,7 +40,9 @@ def _verify_instruction(computation: Computation, instruction: Instruction) -> N
         raise VerificationError(f"{instruction.name} is listed in {computation.name} but belongs elsewhere")
     for operand in instruction.operands:
         if operand.computation is not computation:
-            raise VerificationError(f"operand {operand.name} of {instruction.name} is not in {computation.name}", source=instruction.source)
+            raise VerificationError(
+                f"operand {operand.name} of {instruction.name} is not in {computation.name}", source=instruction.source
+            )
     if isinstance(instruction.op, Parameter):
         return
     try:
@@ -45,7 +50,9 @@ def _verify_instruction(computation: Computation, instruction: Instruction) -> N
     except ShapeError as error:
         raise VerificationError(f"{instruction.name}: {error.message}", source=instruction.source) from error
     if _plain(inferred) != _plain(instruction.shape):
-        raise VerificationError(f"{instruction.name} has shape {instruction.shape}, not {inferred}", source=instruction.source)
+        raise VerificationError(
+            f"{instruction.name} has shape {instruction.shape}, not {inferred}", source=instruction.source
+        )
 
 
 def _plain(shape: AnyShape) -> AnyShape:

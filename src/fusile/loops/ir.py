@@ -75,7 +75,11 @@ class Const(Expr):
     element_type: ElementType = S64
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Const) and self.element_type is other.element_type and repr(self.value) == repr(other.value)
+        return (
+            isinstance(other, Const)
+            and self.element_type is other.element_type
+            and repr(self.value) == repr(other.value)
+        )
 
     def __hash__(self) -> int:
         return hash((repr(self.value), self.element_type.name))

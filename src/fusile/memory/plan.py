@@ -119,7 +119,14 @@ def plan(module: Module, workspace: Callable[[Instruction], int] = lambda fusion
     arena = assign(planner.buffers)
     unshared = sum(_aligned(b.bytes) for b in planner.buffers)
     parameters = tuple(leaf for p in module.entry.parameters for leaf in p.shape.leaves())
-    return Plan(tuple(map(_finished, drafts)), tuple(planner.constants), parameters, module.entry.root.shape.leaves(), arena, unshared)
+    return Plan(
+        tuple(map(_finished, drafts)),
+        tuple(planner.constants),
+        parameters,
+        module.entry.root.shape.leaves(),
+        arena,
+        unshared,
+    )
 
 
 def _aligned(size: int) -> int:
@@ -132,7 +139,9 @@ def assign(buffers: Sequence[_Buffer]) -> int:
     total = 0
     for buffer in sorted(buffers, key=lambda b: (-b.bytes, b.start)):
         size = _aligned(buffer.bytes)
-        busy = sorted((p.offset, p.offset + _aligned(p.bytes)) for p in placed if p.start <= buffer.end and buffer.start <= p.end)
+        busy = sorted(
+            (p.offset, p.offset + _aligned(p.bytes)) for p in placed if p.start <= buffer.end and buffer.start <= p.end
+        )
         offset = 0
         for low, high in busy:
             if low - offset >= size:
@@ -148,7 +157,9 @@ def _finished(draft: _Draft) -> Step:
     if draft.kind == "launch":
         assert draft.fusion is not None
         space = draft.workspace.slice() if draft.workspace else None
-        return Launch(draft.fusion, tuple(b.slice() for b in draft.buffers), tuple(b.slice() for b in draft.results), space)
+        return Launch(
+            draft.fusion, tuple(b.slice() for b in draft.buffers), tuple(b.slice() for b in draft.results), space
+        )
     if draft.kind == "copy":
         return CopyStep(draft.buffers[0].slice(), draft.results[0].slice())
     parts = tuple(tuple(map(_finished, part)) for part in draft.parts)
@@ -189,7 +200,10 @@ class _Planner:
             for leaf in parameter.shape.leaves():
                 values[parameter].append(_Buffer(leaf.bytes, 0, 0, Slice("argument", number, 0, leaf.bytes)))
                 number += 1
-        results = [_Buffer(s.bytes, 0, 0, Slice("result", i, 0, s.bytes), owner=entry) for i, s in enumerate(entry.root.shape.leaves())]
+        results = [
+            _Buffer(s.bytes, 0, 0, Slice("result", i, 0, s.bytes), owner=entry)
+            for i, s in enumerate(entry.root.shape.leaves())
+        ]
         wanted: dict[tuple[Instruction, int], _Buffer] = {}
         for place, buffer in zip(_origins(entry.root), results, strict=True):
             if isinstance(place[0].op, Fusion):
@@ -204,7 +218,9 @@ class _Planner:
         self.tick(source, target)
         return _Draft("copy", (source,), (target,))
 
-    def computation(self, computation: Computation, values: Values, wanted: dict[tuple[Instruction, int], _Buffer]) -> list[_Draft]:
+    def computation(
+        self, computation: Computation, values: Values, wanted: dict[tuple[Instruction, int], _Buffer]
+    ) -> list[_Draft]:
         """Plans one computation's instructions; fills `values`. `wanted` gives results a place."""
         drafts: list[_Draft] = []
         order = computation.post_order()
@@ -223,7 +239,9 @@ class _Planner:
             elif isinstance(i.op, Conditional):
                 drafts += self.branch(i, values, computation)
             elif isinstance(i.op, CustomCall):
-                raise UnsupportedOpError(f"no kernel is registered for the custom call to {i.op.target!r}", source=i.source)
+                raise UnsupportedOpError(
+                    f"no kernel is registered for the custom call to {i.op.target!r}", source=i.source
+                )
             else:
                 raise CompileError(f"{i.name} was left out of every kernel", source=i.source)
         return drafts

@@ -139,7 +139,9 @@ def explicit_padding(instruction: Instruction) -> tuple[Instruction, bool]:
     elif rhs is instruction.operands[1]:
         return instruction, False
     none = (0,) * len(spatial)
-    plain = replace(window, padding_low=none, padding_high=none, base_dilation=(1,) * len(spatial), reversal=(False,) * len(spatial))
+    plain = replace(
+        window, padding_low=none, padding_high=none, base_dilation=(1,) * len(spatial), reversal=(False,) * len(spatial)
+    )
     new = computation.add(replace(op, window=plain), [lhs, rhs], name=instruction.name, source=instruction.source)
     instruction.replace_all_uses(new)
     computation.erase(instruction)

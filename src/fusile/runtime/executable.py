@@ -18,7 +18,9 @@ from fusile.runtime.elf import Image, standard_externals
 from fusile.runtime.pool import pool
 from fusile.runtime.program import ArraySpec, Kernel, Memory, Program
 
-_ENTRY = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
+_ENTRY = ctypes.CFUNCTYPE(
+    ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p
+)
 
 
 class Executable:
@@ -46,7 +48,10 @@ class Executable:
     def __call__(self, *arrays: Any) -> Any:
         """Raises ArgumentError when the arguments are not the parameters' number, element types and sizes."""
         if len(arrays) != len(self._parameters):
-            raise ArgumentError(f"{self.program.name} takes {len(self._parameters)} arguments, not {len(arrays)}", hint=f"parameters: {self.signature()}")
+            raise ArgumentError(
+                f"{self.program.name} takes {len(self._parameters)} arguments, not {len(arrays)}",
+                hint=f"parameters: {self.signature()}",
+            )
         results = self.call_flat([self._checked(p, a) for (p, _, _), a in zip(self._parameters, arrays, strict=True)])
         return tuple(results) if self.program.is_tuple else results[0]
 
@@ -94,12 +99,16 @@ class Executable:
             return sum(math.prod(s.sizes) * s.dtype.itemsize for s in specs)
 
         p = self.program
-        return Memory(total(p.parameters), total(p.results), sum(c.nbytes for c in p.constants), p.arena_bytes, p.temp_unshared)
+        return Memory(
+            total(p.parameters), total(p.results), sum(c.nbytes for c in p.constants), p.arena_bytes, p.temp_unshared
+        )
 
     def text(self, stage: str) -> str:
         """The program at a stage: hlo, optimized, loops, llvm or asm. Raises ArgumentError for stages that were not kept."""
         if stage not in self.program.texts:
-            raise ArgumentError(f"no text of the stage {stage!r} is kept", hint=f"there are: {', '.join(self.program.texts) or 'none'}")
+            raise ArgumentError(
+                f"no text of the stage {stage!r} is kept", hint=f"there are: {', '.join(self.program.texts) or 'none'}"
+            )
         return self.program.texts[stage]
 
     def save(self, path: str | os.PathLike[str]) -> None:

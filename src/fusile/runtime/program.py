@@ -82,7 +82,9 @@ class Program:
     def to_bytes(self) -> bytes:
         """The program as one block of bytes."""
         blobs: list[bytes | memoryview] = [*self.objects, self.pool_object]
-        blobs += [memoryview(np.ascontiguousarray(c).reshape(-1).view(np.uint8)) if c.size else b"" for c in self.constants]
+        blobs += [
+            memoryview(np.ascontiguousarray(c).reshape(-1).view(np.uint8)) if c.size else b"" for c in self.constants
+        ]
         index = {
             "version": VERSION, "name": self.name, "target": self.target, "is_tuple": self.is_tuple,
             "parameters": [dataclasses.astuple(p) for p in self.parameters], "results": [dataclasses.astuple(r) for r in self.results],
@@ -117,7 +119,9 @@ class Program:
     @staticmethod
     def _from_index(index: dict[str, Any], view: memoryview, at: int) -> Program:
         if index["version"] != VERSION:
-            raise LoadError(f"the program was compiled by version {index['version']}, this is {VERSION}", hint="compile it again")
+            raise LoadError(
+                f"the program was compiled by version {index['version']}, this is {VERSION}", hint="compile it again"
+            )
         at += _padding(at)
         blobs = []
         for size in index["sizes"]:

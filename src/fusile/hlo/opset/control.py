@@ -135,4 +135,6 @@ class CustomCall(Op):
         return self.result
 
     def evaluate(self, instruction: Instruction, operands: Sequence[Any], interpreter: Any) -> Any:
-        raise UnsupportedOpError(f"no function is registered for the custom call to {self.target!r}", source=instruction.source)
+        raise UnsupportedOpError(
+            f"no function is registered for the custom call to {self.target!r}", source=instruction.source
+        )

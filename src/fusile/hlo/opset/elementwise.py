@@ -73,11 +73,15 @@ def _make(name: str, opcode: str, arity: int, kinds: frozenset[Kind], meaning: C
     return op(type(name, (Elementwise,), body))
 
 
-def unary(name: str, opcode: str, kinds: frozenset[Kind], meaning: Callable[..., Any], doc: str, **more: Any) -> type[Elementwise]:
+def unary(
+    name: str, opcode: str, kinds: frozenset[Kind], meaning: Callable[..., Any], doc: str, **more: Any
+) -> type[Elementwise]:
     return _make(name, opcode, 1, kinds, meaning, doc, **more)
 
 
-def binary(name: str, opcode: str, kinds: frozenset[Kind], meaning: Callable[..., Any], doc: str, **more: Any) -> type[Elementwise]:
+def binary(
+    name: str, opcode: str, kinds: frozenset[Kind], meaning: Callable[..., Any], doc: str, **more: Any
+) -> type[Elementwise]:
     return _make(name, opcode, 2, kinds, meaning, doc, **more)
 
 
@@ -150,10 +154,24 @@ Negate = unary("Negate", "negate", NUMBER, n.widened(np.negative), "Negation (`n
 Sign = unary("Sign", "sign", NUMBER, n.widened(n.sign), "-1, 0 or 1; NaN and signed zeros stay (`sign`).")
 Floor = unary("Floor", "floor", FLOAT, n.widened(np.floor), "The next lower whole number (`floor`).")
 Ceil = unary("Ceil", "ceil", FLOAT, n.widened(np.ceil), "The next higher whole number (`ceil`).")
-RoundNearestEven = unary("RoundNearestEven", "round-nearest-even", FLOAT, n.widened(np.rint), "To the nearest, ties to even (`round_nearest_even`).")
-RoundNearestAfz = unary("RoundNearestAfz", "round-nearest-afz", FLOAT, n.widened(n.round_away), "To the nearest, ties away from zero (`round_nearest_afz`).")
+RoundNearestEven = unary(
+    "RoundNearestEven",
+    "round-nearest-even",
+    FLOAT,
+    n.widened(np.rint),
+    "To the nearest, ties to even (`round_nearest_even`).",
+)
+RoundNearestAfz = unary(
+    "RoundNearestAfz",
+    "round-nearest-afz",
+    FLOAT,
+    n.widened(n.round_away),
+    "To the nearest, ties away from zero (`round_nearest_afz`).",
+)
 Exponential = unary("Exponential", "exponential", INEXACT, n.doubled(np.exp), "e**x (`exponential`).")
-ExponentialMinusOne = unary("ExponentialMinusOne", "exponential-minus-one", INEXACT, n.doubled(np.expm1), "e**x - 1 (`exponential_minus_one`).")
+ExponentialMinusOne = unary(
+    "ExponentialMinusOne", "exponential-minus-one", INEXACT, n.doubled(np.expm1), "e**x - 1 (`exponential_minus_one`)."
+)
 Log = unary("Log", "log", INEXACT, n.doubled(np.log), "Natural logarithm (`log`).")
 LogPlusOne = unary("LogPlusOne", "log-plus-one", INEXACT, n.doubled(np.log1p), "log(1 + x) (`log_plus_one`).")
 Logistic = unary("Logistic", "logistic", INEXACT, n.doubled(_logistic), "1 / (1 + e**-x) (`logistic`).")
@@ -164,15 +182,34 @@ Tan = unary("Tan", "tan", INEXACT, n.doubled(np.tan), "Tangent (`tan`).")
 Sqrt = unary("Sqrt", "sqrt", INEXACT, n.doubled(np.sqrt), "Square root (`sqrt`).")
 Rsqrt = unary("Rsqrt", "rsqrt", INEXACT, n.doubled(lambda x: 1 / np.sqrt(x)), "1 / sqrt(x) (`rsqrt`).")
 Cbrt = unary("Cbrt", "cbrt", FLOAT, n.doubled(n.cbrt), "Cube root (`cbrt`).")
-IsFinite = unary("IsFinite", "is-finite", FLOAT, _is_finite, "Neither infinite nor NaN (`is_finite`).", result=_predicate)
+IsFinite = unary(
+    "IsFinite", "is-finite", FLOAT, _is_finite, "Neither infinite nor NaN (`is_finite`).", result=_predicate
+)
 Not = unary("Not", "not", BITS, _not, "Logical or bitwise not (`not`).")
-PopulationCount = unary("PopulationCount", "popcnt", INTEGER, lambda x: n.count_bits(x, False), "Number of set bits (`popcnt`).")
-CountLeadingZeros = unary("CountLeadingZeros", "count-leading-zeros", INTEGER, lambda x: n.count_bits(x, True), "Number of leading zero bits (`count_leading_zeros`).")
+PopulationCount = unary(
+    "PopulationCount", "popcnt", INTEGER, lambda x: n.count_bits(x, False), "Number of set bits (`popcnt`)."
+)
+CountLeadingZeros = unary(
+    "CountLeadingZeros",
+    "count-leading-zeros",
+    INTEGER,
+    lambda x: n.count_bits(x, True),
+    "Number of leading zero bits (`count_leading_zeros`).",
+)
 Real = unary("Real", "real", INEXACT, lambda x: np.ascontiguousarray(x.real), "The real part (`real`).", result=_real)
-Imag = unary("Imag", "imag", INEXACT, lambda x: np.ascontiguousarray(x.imag) if x.dtype.kind == "c" else np.zeros_like(x), "The imaginary part (`imag`).", result=_real)
+Imag = unary(
+    "Imag",
+    "imag",
+    INEXACT,
+    lambda x: np.ascontiguousarray(x.imag) if x.dtype.kind == "c" else np.zeros_like(x),
+    "The imaginary part (`imag`).",
+    result=_real,
+)
 Erf = unary("Erf", "erf", FLOAT, n.doubled(n.scalarwise(math.erf)), "The error function (CHLO `erf`).")
 Erfc = unary("Erfc", "erfc", FLOAT, n.doubled(n.scalarwise(math.erfc)), "1 - erf(x) (CHLO `erfc`).")
-ErfInv = unary("ErfInv", "erf-inv", FLOAT, n.doubled(n.scalarwise(n.erf_inv_scalar)), "The inverse of erf (CHLO `erf_inv`).")
+ErfInv = unary(
+    "ErfInv", "erf-inv", FLOAT, n.doubled(n.scalarwise(n.erf_inv_scalar)), "The inverse of erf (CHLO `erf_inv`)."
+)
 Asin = unary("Asin", "asin", INEXACT, n.doubled(np.arcsin), "Arc sine (CHLO `asin`).")
 Acos = unary("Acos", "acos", INEXACT, n.doubled(np.arccos), "Arc cosine (CHLO `acos`).")
 Atan = unary("Atan", "atan", INEXACT, n.doubled(np.arctan), "Arc tangent (CHLO `atan`).")
@@ -182,27 +219,79 @@ Asinh = unary("Asinh", "asinh", INEXACT, n.doubled(np.arcsinh), "Inverse hyperbo
 Acosh = unary("Acosh", "acosh", INEXACT, n.doubled(np.arccosh), "Inverse hyperbolic cosine (CHLO `acosh`).")
 Atanh = unary("Atanh", "atanh", INEXACT, n.doubled(np.arctanh), "Inverse hyperbolic tangent (CHLO `atanh`).")
 Lgamma = unary("Lgamma", "lgamma", FLOAT, n.doubled(n.scalarwise(n.lgamma_scalar)), "log(|gamma(x)|) (CHLO `lgamma`).")
-Digamma = unary("Digamma", "digamma", FLOAT, n.doubled(n.scalarwise(n.digamma_scalar)), "The derivative of lgamma (CHLO `digamma`).")
-BesselI0e = unary("BesselI0e", "bessel-i0e", FLOAT, n.doubled(n.scalarwise(n.bessel_scaled(0))), "exp(-|x|) I0(x), a modified Bessel function.")
-BesselI1e = unary("BesselI1e", "bessel-i1e", FLOAT, n.doubled(n.scalarwise(n.bessel_scaled(1))), "exp(-|x|) I1(x) (CHLO `bessel_i1e`).")
+Digamma = unary(
+    "Digamma", "digamma", FLOAT, n.doubled(n.scalarwise(n.digamma_scalar)), "The derivative of lgamma (CHLO `digamma`)."
+)
+BesselI0e = unary(
+    "BesselI0e",
+    "bessel-i0e",
+    FLOAT,
+    n.doubled(n.scalarwise(n.bessel_scaled(0))),
+    "exp(-|x|) I0(x), a modified Bessel function.",
+)
+BesselI1e = unary(
+    "BesselI1e",
+    "bessel-i1e",
+    FLOAT,
+    n.doubled(n.scalarwise(n.bessel_scaled(1))),
+    "exp(-|x|) I1(x) (CHLO `bessel_i1e`).",
+)
 
 Add = binary("Add", "add", ANY, _add, "Sum; of predicates the logical or (`add`).", commutative=True)
 Subtract = binary("Subtract", "subtract", NUMBER, n.widened(np.subtract), "Difference (`subtract`).")
-Multiply = binary("Multiply", "multiply", ANY, _multiply, "Product; of predicates the logical and (`multiply`).", commutative=True)
-Divide = binary("Divide", "divide", NUMBER, n.widened(n.divide), "Quotient; of integers rounded toward zero (`divide`).")
-Remainder = binary("Remainder", "remainder", INTEGER | FLOAT, n.widened(n.remainder), "Remainder with the dividend's sign (`remainder`).")
-Maximum = binary("Maximum", "maximum", ANY, n.widened(n.maximum), "The larger; NaN when either is (`maximum`).", commutative=True)
-Minimum = binary("Minimum", "minimum", ANY, n.widened(n.minimum), "The smaller; NaN when either is (`minimum`).", commutative=True)
+Multiply = binary(
+    "Multiply", "multiply", ANY, _multiply, "Product; of predicates the logical and (`multiply`).", commutative=True
+)
+Divide = binary(
+    "Divide", "divide", NUMBER, n.widened(n.divide), "Quotient; of integers rounded toward zero (`divide`)."
+)
+Remainder = binary(
+    "Remainder",
+    "remainder",
+    INTEGER | FLOAT,
+    n.widened(n.remainder),
+    "Remainder with the dividend's sign (`remainder`).",
+)
+Maximum = binary(
+    "Maximum", "maximum", ANY, n.widened(n.maximum), "The larger; NaN when either is (`maximum`).", commutative=True
+)
+Minimum = binary(
+    "Minimum", "minimum", ANY, n.widened(n.minimum), "The smaller; NaN when either is (`minimum`).", commutative=True
+)
 Power = binary("Power", "power", NUMBER, _power, "x**y (`power`).")
-Atan2 = binary("Atan2", "atan2", INEXACT, n.doubled(np.arctan2), "The angle of the point (y, x): operands y, x (`atan2`).")
+Atan2 = binary(
+    "Atan2", "atan2", INEXACT, n.doubled(np.arctan2), "The angle of the point (y, x): operands y, x (`atan2`)."
+)
 And = binary("And", "and", BITS, _and, "Logical or bitwise and (`and`).", commutative=True)
 Or = binary("Or", "or", BITS, _or, "Logical or bitwise or (`or`).", commutative=True)
 Xor = binary("Xor", "xor", BITS, _xor, "Logical or bitwise exclusive or (`xor`).", commutative=True)
-ShiftLeft = binary("ShiftLeft", "shift-left", INTEGER, lambda a, b: n.shift("left", a, b), "Left shift, 0 past the width (`shift_left`).")
-ShiftRightArithmetic = binary("ShiftRightArithmetic", "shift-right-arithmetic", INTEGER, lambda a, b: n.shift("arithmetic", a, b), "Right shift that keeps the sign (`shift_right_arithmetic`).")
-ShiftRightLogical = binary("ShiftRightLogical", "shift-right-logical", INTEGER, lambda a, b: n.shift("logical", a, b), "Right shift that fills zeros (`shift_right_logical`).")
-Complex = binary("Complex", "complex", FLOAT, _complex_parts, "A complex number from its parts (`complex`).", result=_complex)
-NextAfter = binary("NextAfter", "next-after", FLOAT, n.next_after, "The next number after x toward y (CHLO `next_after`).")
+ShiftLeft = binary(
+    "ShiftLeft",
+    "shift-left",
+    INTEGER,
+    lambda a, b: n.shift("left", a, b),
+    "Left shift, 0 past the width (`shift_left`).",
+)
+ShiftRightArithmetic = binary(
+    "ShiftRightArithmetic",
+    "shift-right-arithmetic",
+    INTEGER,
+    lambda a, b: n.shift("arithmetic", a, b),
+    "Right shift that keeps the sign (`shift_right_arithmetic`).",
+)
+ShiftRightLogical = binary(
+    "ShiftRightLogical",
+    "shift-right-logical",
+    INTEGER,
+    lambda a, b: n.shift("logical", a, b),
+    "Right shift that fills zeros (`shift_right_logical`).",
+)
+Complex = binary(
+    "Complex", "complex", FLOAT, _complex_parts, "A complex number from its parts (`complex`).", result=_complex
+)
+NextAfter = binary(
+    "NextAfter", "next-after", FLOAT, n.next_after, "The next number after x toward y (CHLO `next_after`)."
+)
 
 DIRECTIONS: dict[str, Callable[..., Any]] = {
     "EQ": np.equal, "NE": np.not_equal, "LT": np.less, "LE": np.less_equal, "GT": np.greater, "GE": np.greater_equal,
@@ -268,7 +357,11 @@ class Clamp(Op):
             raise ShapeError(f"clamp takes low, operand and high, not {', '.join(map(repr, operands))}")
         x = operands[1]
         for bound in (operands[0], operands[2]):
-            if not isinstance(bound, Shape) or bound.element_type is not x.element_type or bound.dimensions not in ((), x.dimensions):
+            if (
+                not isinstance(bound, Shape)
+                or bound.element_type is not x.element_type
+                or bound.dimensions not in ((), x.dimensions)
+            ):
                 raise ShapeError(f"clamp's bound {bound} is neither a scalar nor of the operand's shape {x}")
         return x
 
@@ -312,7 +405,9 @@ class BitcastConvert(Op):
             return Shape(self.element_type, (*x.dimensions, old // new))
         if new % old == 0 and x.rank and x.dimensions[-1] == new // old:
             return Shape(self.element_type, x.dimensions[:-1])
-        raise ShapeError(f"bitcast-convert of {x} to {self.element_type}: {new // old if old < new else old / new} elements do not fit")
+        raise ShapeError(
+            f"bitcast-convert of {x} to {self.element_type}: {new // old if old < new else old / new} elements do not fit"
+        )
 
     def evaluate(self, instruction: Instruction, operands: Sequence[Any], interpreter: Any) -> Any:
         x = np.ascontiguousarray(operands[0])
@@ -333,7 +428,9 @@ class ReducePrecision(Op):
     def infer(self, operands: Sequence[AnyShape]) -> Shape:
         x = same_shape("reduce-precision", operands, 1)
         if not x.element_type.is_float or self.exponent_bits < 1 or self.mantissa_bits < 0:
-            raise ShapeError(f"reduce-precision to {self.exponent_bits} exponent and {self.mantissa_bits} mantissa bits of {x}")
+            raise ShapeError(
+                f"reduce-precision to {self.exponent_bits} exponent and {self.mantissa_bits} mantissa bits of {x}"
+            )
         return x
 
     def evaluate(self, instruction: Instruction, operands: Sequence[Any], interpreter: Any) -> Any:

@@ -97,13 +97,21 @@ def power(a: Array, b: Array) -> Array:
 def maximum(a: Array, b: Array) -> Array:
     if a.dtype.kind == "c":
         return np.where(_lexicographic_less(a, b), b, a)
-    return np.where((a == 0) & (b == 0), np.where(np.signbit(a), b, a), np.maximum(a, b)) if a.dtype.kind == "f" else np.maximum(a, b)
+    return (
+        np.where((a == 0) & (b == 0), np.where(np.signbit(a), b, a), np.maximum(a, b))
+        if a.dtype.kind == "f"
+        else np.maximum(a, b)
+    )
 
 
 def minimum(a: Array, b: Array) -> Array:
     if a.dtype.kind == "c":
         return np.where(_lexicographic_less(a, b), a, b)
-    return np.where((a == 0) & (b == 0), np.where(np.signbit(a), a, b), np.minimum(a, b)) if a.dtype.kind == "f" else np.minimum(a, b)
+    return (
+        np.where((a == 0) & (b == 0), np.where(np.signbit(a), a, b), np.minimum(a, b))
+        if a.dtype.kind == "f"
+        else np.minimum(a, b)
+    )
 
 
 def _lexicographic_less(a: Array, b: Array) -> Array:

@@ -27,7 +27,10 @@ class Fft(Op):
 
     def infer(self, operands: Sequence[AnyShape]) -> Shape:
         x = array_operand("fft", operands[0])
-        require(self.kind in ("FFT", "IFFT", "RFFT", "IRFFT") and 1 <= len(self.length) <= 3 and len(self.length) <= x.rank, f"fft {self.kind} of {x} with lengths {self.length}")
+        require(
+            self.kind in ("FFT", "IFFT", "RFFT", "IRFFT") and 1 <= len(self.length) <= 3 and len(self.length) <= x.rank,
+            f"fft {self.kind} of {x} with lengths {self.length}",
+        )
         outer = x.sizes[: x.rank - len(self.length)]
         if self.kind == "RFFT":
             require(x.element_type in (F32, F64), f"rfft takes f32 or f64, not {x}")
@@ -90,7 +93,10 @@ class TriangularSolve(Op):
     def infer(self, operands: Sequence[AnyShape]) -> Shape:
         a, b = (array_operand("triangular-solve", s) for s in operands)
         side = -2 if self.left_side else -1
-        require(a.rank == b.rank >= 2 and a.dimensions[-1] == a.dimensions[-2] == b.dimensions[side], f"triangular-solve of {a} and {b}")
+        require(
+            a.rank == b.rank >= 2 and a.dimensions[-1] == a.dimensions[-2] == b.dimensions[side],
+            f"triangular-solve of {a} and {b}",
+        )
         return b
 
     def evaluate(self, instruction: Instruction, operands: Sequence[Any], interpreter: Any) -> Any:
@@ -145,7 +151,9 @@ class BatchNormTraining(Op):
         x = operands[0].astype(np.float64)
         axes = tuple(d for d in range(x.ndim) if d != self.feature_index)
         mean, variance = x.mean(axes), x.var(axes)
-        scale, offset, m, v = (_along(o, x.ndim, self.feature_index) for o in (operands[1], operands[2], mean, variance))
+        scale, offset, m, v = (
+            _along(o, x.ndim, self.feature_index) for o in (operands[1], operands[2], mean, variance)
+        )
         y = (x - m) / np.sqrt(v + self.epsilon) * scale + offset
         return tuple(r.astype(operands[0].dtype) for r in (y, mean, variance))
 
@@ -223,7 +231,9 @@ class RngBitGenerator(Op):
 
     def infer(self, operands: Sequence[AnyShape]) -> TupleShape:
         state = array_operand(self.opcode, operands[0])
-        require(state.element_type is U64 and state.rank == 1, f"rng-bit-generator's state is u64[2] or u64[3], not {state}")
+        require(
+            state.element_type is U64 and state.rank == 1, f"rng-bit-generator's state is u64[2] or u64[3], not {state}"
+        )
         return TupleShape((state, self.result))
 
     def evaluate(self, instruction: Instruction, operands: Sequence[Any], interpreter: Any) -> Any:

@@ -18,19 +18,29 @@ from fusile.hlo.opset.window import Window
 def combiner_opcode(computation: Computation) -> str | None:
     """The opcode when the computation is one commutative op of its two parameters, else None."""
     root = computation.root
-    if len(computation.parameters) == 2 and len(root.operands) == 2 and set(root.operands) == set(computation.parameters):
+    if (
+        len(computation.parameters) == 2
+        and len(root.operands) == 2
+        and set(root.operands) == set(computation.parameters)
+    ):
         return root.opcode
     return None
 
 
 def _halves(opcode: str, inputs: Sequence[AnyShape]) -> tuple[list[Shape], list[Shape]]:
-    require(len(inputs) % 2 == 0 and len(inputs) > 0, f"{opcode} takes inputs and as many initial values, not {len(inputs)} operands")
+    require(
+        len(inputs) % 2 == 0 and len(inputs) > 0,
+        f"{opcode} takes inputs and as many initial values, not {len(inputs)} operands",
+    )
     count = len(inputs) // 2
     arrays = [array_operand(opcode, s) for s in inputs[:count]]
     initial = [array_operand(opcode, s) for s in inputs[count:]]
     for a, i in zip(arrays, initial, strict=True):
         require(a.dimensions == arrays[0].dimensions, f"{opcode} of {arrays[0]} and {a}")
-        require(i.is_scalar and i.element_type is a.element_type, f"{opcode}'s initial value {i} is no scalar of {a}'s element type")
+        require(
+            i.is_scalar and i.element_type is a.element_type,
+            f"{opcode}'s initial value {i} is no scalar of {a}'s element type",
+        )
     return arrays, initial
 
 
@@ -60,7 +70,10 @@ class Reduce(Op):
         arrays, initial = _halves("reduce", operands)
         _check_combiner("reduce", self.computation, initial)
         rank = arrays[0].rank
-        require(all(0 <= d < rank for d in self.dimensions) and len(set(self.dimensions)) == len(self.dimensions), f"reduce over {self.dimensions} of {arrays[0]}")
+        require(
+            all(0 <= d < rank for d in self.dimensions) and len(set(self.dimensions)) == len(self.dimensions),
+            f"reduce over {self.dimensions} of {arrays[0]}",
+        )
         kept = [d for d in range(rank) if d not in self.dimensions]
         return _pack([a.with_dimensions(a.dimensions[d] for d in kept) for a in arrays])
 
@@ -85,7 +98,9 @@ def fold(computation: Computation, columns: Sequence[Any], initial: Sequence[Any
     if columns[0].shape[0] == 0:
         return list(start)
     fast = _FAST.get(combiner_opcode(computation) or "")
-    if fast is not None and (columns[0].dtype.kind in "fiu" or (columns[0].dtype == bool and fast in (np.logical_and, np.logical_or))):
+    if fast is not None and (
+        columns[0].dtype.kind in "fiu" or (columns[0].dtype == bool and fast in (np.logical_and, np.logical_or))
+    ):
         if columns[0].dtype.itemsize >= 4 and fast in (np.add, np.multiply):
             wide = np.float64 if columns[0].dtype.kind == "f" else columns[0].dtype
             with np.errstate(all="ignore"):
@@ -120,7 +135,10 @@ class ReduceWindow(Op):
     def evaluate(self, instruction: Instruction, operands: Sequence[Any], interpreter: Any) -> Any:
         count = len(operands) // 2
         sizes = instruction.shape.leaves()[0].sizes
-        views = [window_elements(padded_input(x, i, self.window), self.window, sizes) for x, i in zip(operands[:count], operands[count:], strict=True)]
+        views = [
+            window_elements(padded_input(x, i, self.window), self.window, sizes)
+            for x, i in zip(operands[:count], operands[count:], strict=True)
+        ]
         results = fold(self.computation, [np.stack(v) for v in views], operands[count:], interpreter)
         return results[0] if count == 1 else tuple(results)
 
@@ -134,7 +152,10 @@ def window_elements(x: Any, window: Window, sizes: Sequence[int]) -> list[Any]:
     """For each place in the window, the padded input's elements under it at all positions."""
     views = []
     for place in np.ndindex(*window.size):
-        at = tuple(slice(p * d, p * d + (n - 1) * s + 1, s) if n else slice(0, 0) for p, d, n, s in zip(place, window.window_dilation, sizes, window.stride, strict=True))
+        at = tuple(
+            slice(p * d, p * d + (n - 1) * s + 1, s) if n else slice(0, 0)
+            for p, d, n, s in zip(place, window.window_dilation, sizes, window.stride, strict=True)
+        )
         views.append(x[at])
     return views
 
@@ -154,8 +175,14 @@ class SelectAndScatter(Op):
     def infer(self, operands: Sequence[AnyShape]) -> Shape:
         x, source, initial = (array_operand("select-and-scatter", s) for s in operands)
         sizes = tuple(self.window.output_size(d, s) for d, s in enumerate(x.sizes))
-        require(source.sizes == sizes and source.element_type is x.element_type, f"select-and-scatter of {x} has a source of {list(sizes)}, not {source}")
-        require(initial.is_scalar and initial.element_type is x.element_type, f"select-and-scatter's initial value {initial}")
+        require(
+            source.sizes == sizes and source.element_type is x.element_type,
+            f"select-and-scatter of {x} has a source of {list(sizes)}, not {source}",
+        )
+        require(
+            initial.is_scalar and initial.element_type is x.element_type,
+            f"select-and-scatter's initial value {initial}",
+        )
         return x
 
     def evaluate(self, instruction: Instruction, operands: Sequence[Any], interpreter: Any) -> Any:
@@ -214,7 +241,9 @@ class Sort(Op):
         results = []
         for o, row in zip(operands, rows, strict=True):
             moved = np.moveaxis(o, axis, -1)
-            results.append(np.ascontiguousarray(np.moveaxis(np.take_along_axis(row, order, 1).reshape(moved.shape), -1, axis)))
+            results.append(
+                np.ascontiguousarray(np.moveaxis(np.take_along_axis(row, order, 1).reshape(moved.shape), -1, axis))
+            )
         return results[0] if len(results) == 1 else tuple(results)
 
     def _order(self, rows: Sequence[Any], interpreter: Any) -> Any:

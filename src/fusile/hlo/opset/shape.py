@@ -66,7 +66,9 @@ class Reshape(Op):
     def infer(self, operands: Sequence[AnyShape]) -> Shape:
         x = array_operand("reshape", operands[0])
         result = x.with_dimensions(self.dimensions)
-        require(x.elements == result.elements, f"reshape of {x} to {list(self.dimensions)} changes the number of elements")
+        require(
+            x.elements == result.elements, f"reshape of {x} to {list(self.dimensions)} changes the number of elements"
+        )
         return result
 
     def evaluate(self, instruction: Instruction, operands: Sequence[Any], interpreter: Any) -> Any:
@@ -84,7 +86,10 @@ class Transpose(Op):
 
     def infer(self, operands: Sequence[AnyShape]) -> Shape:
         x = array_operand("transpose", operands[0])
-        require(sorted(self.permutation) == list(range(x.rank)), f"{self.permutation} is no permutation of the dimensions of {x}")
+        require(
+            sorted(self.permutation) == list(range(x.rank)),
+            f"{self.permutation} is no permutation of the dimensions of {x}",
+        )
         return x.with_dimensions(x.dimensions[p] for p in self.permutation)
 
     def evaluate(self, instruction: Instruction, operands: Sequence[Any], interpreter: Any) -> Any:
@@ -104,10 +109,19 @@ class Slice(Op):
 
     def infer(self, operands: Sequence[AnyShape]) -> Shape:
         x = array_operand("slice", operands[0])
-        require(len(self.starts) == len(self.limits) == len(self.strides) == x.rank, f"slice of {x} needs {x.rank} starts, limits and strides")
+        require(
+            len(self.starts) == len(self.limits) == len(self.strides) == x.rank,
+            f"slice of {x} needs {x.rank} starts, limits and strides",
+        )
         for start, limit, stride, size in zip(self.starts, self.limits, self.strides, x.sizes, strict=True):
-            require(0 <= start <= limit <= size and stride > 0, f"slice [{start}:{limit}:{stride}] of a dimension of size {size} in {x}")
-        return x.with_dimensions(-(-(limit - start) // stride) for start, limit, stride in zip(self.starts, self.limits, self.strides, strict=True))
+            require(
+                0 <= start <= limit <= size and stride > 0,
+                f"slice [{start}:{limit}:{stride}] of a dimension of size {size} in {x}",
+            )
+        return x.with_dimensions(
+            -(-(limit - start) // stride)
+            for start, limit, stride in zip(self.starts, self.limits, self.strides, strict=True)
+        )
 
     def evaluate(self, instruction: Instruction, operands: Sequence[Any], interpreter: Any) -> Any:
         return operands[0][tuple(map(slice, self.starts, self.limits, self.strides))]
@@ -127,11 +141,19 @@ class Pad(Op):
 
     def infer(self, operands: Sequence[AnyShape]) -> Shape:
         x, value = array_operand("pad", operands[0]), array_operand("pad", operands[1])
-        require(value.is_scalar and value.element_type is x.element_type, f"pad's value {value} is no scalar of {x}'s element type")
+        require(
+            value.is_scalar and value.element_type is x.element_type,
+            f"pad's value {value} is no scalar of {x}'s element type",
+        )
         require(len(self.low) == len(self.high) == len(self.interior) == x.rank, f"pad of {x} needs {x.rank} amounts")
         require(all(i >= 0 for i in self.interior), f"interior padding {self.interior} is negative")
-        sizes = tuple(low + size + max(0, size - 1) * interior + high for low, high, interior, size in zip(self.low, self.high, self.interior, x.sizes, strict=True))
-        require(all(s >= 0 for s in sizes), f"pad of {x} by {self.low}, {self.high}, {self.interior} has a negative size")
+        sizes = tuple(
+            low + size + max(0, size - 1) * interior + high
+            for low, high, interior, size in zip(self.low, self.high, self.interior, x.sizes, strict=True)
+        )
+        require(
+            all(s >= 0 for s in sizes), f"pad of {x} by {self.low}, {self.high}, {self.interior} has a negative size"
+        )
         return x.with_dimensions(sizes)
 
     def evaluate(self, instruction: Instruction, operands: Sequence[Any], interpreter: Any) -> Any:
@@ -170,9 +192,13 @@ class Concatenate(Op):
         require(0 <= d < first.rank, f"concatenate along dimension {d} of {first}")
         for s in shapes[1:]:
             same = s.rank == first.rank and s.element_type is first.element_type
-            same = same and all(a == b for i, (a, b) in enumerate(zip(s.dimensions, first.dimensions, strict=True)) if i != d)
+            same = same and all(
+                a == b for i, (a, b) in enumerate(zip(s.dimensions, first.dimensions, strict=True)) if i != d
+            )
             require(same, f"concatenate along dimension {d} of {first} and {s}")
-        return first.with_dimensions((*first.dimensions[:d], sum(s.sizes[d] for s in shapes), *first.dimensions[d + 1 :]))
+        return first.with_dimensions(
+            (*first.dimensions[:d], sum(s.sizes[d] for s in shapes), *first.dimensions[d + 1 :])
+        )
 
     def evaluate(self, instruction: Instruction, operands: Sequence[Any], interpreter: Any) -> Any:
         return np.concatenate(operands, self.dimension)
@@ -189,7 +215,10 @@ class Reverse(Op):
 
     def infer(self, operands: Sequence[AnyShape]) -> Shape:
         x = array_operand("reverse", operands[0])
-        require(all(0 <= d < x.rank for d in self.dimensions) and len(set(self.dimensions)) == len(self.dimensions), f"reverse {self.dimensions} of {x}")
+        require(
+            all(0 <= d < x.rank for d in self.dimensions) and len(set(self.dimensions)) == len(self.dimensions),
+            f"reverse {self.dimensions} of {x}",
+        )
         return x
 
     def evaluate(self, instruction: Instruction, operands: Sequence[Any], interpreter: Any) -> Any:
@@ -199,7 +228,10 @@ class Reverse(Op):
 def _check_starts(opcode: str, starts: Sequence[AnyShape], rank: int) -> None:
     require(len(starts) == rank, f"{opcode} needs {rank} start indices, not {len(starts)}")
     for s in starts:
-        require(isinstance(s, Shape) and s.is_scalar and s.element_type.is_integer, f"{opcode}'s start index {s} is no integer scalar")
+        require(
+            isinstance(s, Shape) and s.is_scalar and s.element_type.is_integer,
+            f"{opcode}'s start index {s} is no integer scalar",
+        )
 
 
 def _clamped(starts: Sequence[Any], sizes: Sequence[int], shape: Sequence[int]) -> tuple[slice, ...]:
@@ -218,7 +250,10 @@ class DynamicSlice(Op):
     def infer(self, operands: Sequence[AnyShape]) -> Shape:
         x = array_operand("dynamic-slice", operands[0])
         _check_starts("dynamic-slice", operands[1:], x.rank)
-        require(len(self.sizes) == x.rank and all(0 <= s <= d for s, d in zip(self.sizes, x.sizes, strict=True)), f"dynamic-slice of {list(self.sizes)} from {x}")
+        require(
+            len(self.sizes) == x.rank and all(0 <= s <= d for s, d in zip(self.sizes, x.sizes, strict=True)),
+            f"dynamic-slice of {list(self.sizes)} from {x}",
+        )
         return x.with_dimensions(self.sizes)
 
     def evaluate(self, instruction: Instruction, operands: Sequence[Any], interpreter: Any) -> Any:
@@ -234,7 +269,11 @@ class DynamicUpdateSlice(Op):
     def infer(self, operands: Sequence[AnyShape]) -> Shape:
         x, update = array_operand(self.opcode, operands[0]), array_operand(self.opcode, operands[1])
         _check_starts(self.opcode, operands[2:], x.rank)
-        fits = update.element_type is x.element_type and update.rank == x.rank and all(u <= d for u, d in zip(update.sizes, x.sizes, strict=True))
+        fits = (
+            update.element_type is x.element_type
+            and update.rank == x.rank
+            and all(u <= d for u, d in zip(update.sizes, x.sizes, strict=True))
+        )
         require(fits, f"dynamic-update-slice of {update} into {x}")
         return x
 
@@ -265,16 +304,28 @@ class Gather(Op):
         require(indices.element_type.is_integer, f"gather's indices are {indices}, not integers")
         require(0 <= self.index_vector_dim <= indices.rank, f"index_vector_dim {self.index_vector_dim} of {indices}")
         width = indices.sizes[self.index_vector_dim] if self.index_vector_dim < indices.rank else 1
-        require(width == len(self.start_index_map), f"start_index_map {self.start_index_map} for index vectors of {width} in {indices}")
-        fits = len(self.slice_sizes) == x.rank and all(0 <= s <= d for s, d in zip(self.slice_sizes, x.sizes, strict=True))
+        require(
+            width == len(self.start_index_map),
+            f"start_index_map {self.start_index_map} for index vectors of {width} in {indices}",
+        )
+        fits = len(self.slice_sizes) == x.rank and all(
+            0 <= s <= d for s, d in zip(self.slice_sizes, x.sizes, strict=True)
+        )
         require(fits, f"gather of slices {list(self.slice_sizes)} from {x}")
         dropped = {*self.collapsed_slice_dims, *self.operand_batching_dims}
-        require(all(self.slice_sizes[d] <= 1 for d in dropped), f"collapsed and batching slice sizes {self.slice_sizes} must be at most 1")
+        require(
+            all(self.slice_sizes[d] <= 1 for d in dropped),
+            f"collapsed and batching slice sizes {self.slice_sizes} must be at most 1",
+        )
         offsets = [s for d, s in enumerate(self.slice_sizes) if d not in dropped]
-        require(len(offsets) == len(self.offset_dims), f"offset_dims {self.offset_dims} for {len(offsets)} slice dimensions")
+        require(
+            len(offsets) == len(self.offset_dims), f"offset_dims {self.offset_dims} for {len(offsets)} slice dimensions"
+        )
         batch = [s for d, s in enumerate(indices.sizes) if d != self.index_vector_dim]
         rank = len(batch) + len(offsets)
-        require(all(0 <= d < rank for d in self.offset_dims), f"offset_dims {self.offset_dims} of a result of rank {rank}")
+        require(
+            all(0 <= d < rank for d in self.offset_dims), f"offset_dims {self.offset_dims} of a result of rank {rank}"
+        )
         take_offset, take_batch = iter(offsets), iter(batch)
         return x.with_dimensions(next(take_offset) if d in self.offset_dims else next(take_batch) for d in range(rank))
 
@@ -283,11 +334,19 @@ class Gather(Op):
         starts, batch_shape = index_vectors(indices, self.index_vector_dim)
         place: list[Any] = [0] * x.ndim
         for i, d in enumerate(self.start_index_map):
-            place[d] = np.clip(starts[..., i].astype(np.int64, casting="unsafe") if starts.dtype != np.uint64 else np.minimum(starts[..., i], 2**62).astype(np.int64), 0, x.shape[d] - self.slice_sizes[d])
+            place[d] = np.clip(
+                starts[..., i].astype(np.int64, casting="unsafe")
+                if starts.dtype != np.uint64
+                else np.minimum(starts[..., i], 2**62).astype(np.int64),
+                0,
+                x.shape[d] - self.slice_sizes[d],
+            )
         batch_dims = [d for d in range(indices.ndim) if d != self.index_vector_dim]
         for operand_dim, indices_dim in zip(self.operand_batching_dims, self.start_indices_batching_dims, strict=True):
             at = batch_dims.index(indices_dim)
-            place[operand_dim] = np.arange(batch_shape[at]).reshape([-1 if i == at else 1 for i in range(len(batch_shape))])
+            place[operand_dim] = np.arange(batch_shape[at]).reshape(
+                [-1 if i == at else 1 for i in range(len(batch_shape))]
+            )
         kept = [d for d in range(x.ndim) if d not in self.collapsed_slice_dims and d not in self.operand_batching_dims]
         lift = (slice(None),) * len(batch_shape) + (None,) * len(kept)
         full: list[Any] = []
@@ -314,7 +373,9 @@ class Gather(Op):
 
 def index_vectors(indices: Any, index_vector_dim: int) -> tuple[Any, tuple[int, ...]]:
     """Index vectors moved to the last dimension, and the shape of the rest."""
-    starts = np.expand_dims(indices, -1) if index_vector_dim == indices.ndim else np.moveaxis(indices, index_vector_dim, -1)
+    starts = (
+        np.expand_dims(indices, -1) if index_vector_dim == indices.ndim else np.moveaxis(indices, index_vector_dim, -1)
+    )
     return starts, starts.shape[:-1]
 
 
@@ -336,7 +397,10 @@ class Scatter(Op):
     opcode = "scatter"
 
     def infer(self, operands: Sequence[AnyShape]) -> AnyShape:
-        require(len(operands) % 2 == 1 and len(operands) >= 3, f"scatter takes inputs, indices and updates, not {len(operands)} operands")
+        require(
+            len(operands) % 2 == 1 and len(operands) >= 3,
+            f"scatter takes inputs, indices and updates, not {len(operands)} operands",
+        )
         count = len(operands) // 2
         inputs, updates = operands[:count], operands[count + 1 :]
         indices = array_operand("scatter", operands[count])
@@ -351,14 +415,26 @@ class Scatter(Op):
 
     def _check_updates(self, x: Shape, indices: Shape, update: Shape) -> None:
         width = indices.sizes[self.index_vector_dim] if self.index_vector_dim < indices.rank else 1
-        require(width == len(self.scatter_dims_to_operand_dims), f"scatter_dims_to_operand_dims for index vectors of {width} in {indices}")
+        require(
+            width == len(self.scatter_dims_to_operand_dims),
+            f"scatter_dims_to_operand_dims for index vectors of {width} in {indices}",
+        )
         batch = [s for d, s in enumerate(indices.sizes) if d != self.index_vector_dim]
         found = [s for d, s in enumerate(update.sizes) if d not in self.update_window_dims]
-        require(batch == found, f"scatter's updates {update} do not have the batch dimensions {batch} of the indices {indices}")
+        require(
+            batch == found,
+            f"scatter's updates {update} do not have the batch dimensions {batch} of the indices {indices}",
+        )
         kept = [d for d in range(x.rank) if d not in self.inserted_window_dims and d not in self.input_batching_dims]
-        require(len(kept) == len(self.update_window_dims), f"update_window_dims {self.update_window_dims} for {len(kept)} window dimensions of {x}")
+        require(
+            len(kept) == len(self.update_window_dims),
+            f"update_window_dims {self.update_window_dims} for {len(kept)} window dimensions of {x}",
+        )
         for d, w in zip(kept, self.update_window_dims, strict=True):
-            require(update.sizes[w] <= x.sizes[d], f"scatter's window dimension {w} of {update} is larger than dimension {d} of {x}")
+            require(
+                update.sizes[w] <= x.sizes[d],
+                f"scatter's window dimension {w} of {update} is larger than dimension {d} of {x}",
+            )
 
     def evaluate(self, instruction: Instruction, operands: Sequence[Any], interpreter: Any) -> Any:
         count = len(operands) // 2
@@ -375,16 +451,28 @@ class Scatter(Op):
             start = [0] * len(shape)
             for i, d in enumerate(self.scatter_dims_to_operand_dims):
                 start[d] = int(starts[batch][i])
-            for operand_dim, indices_dim in zip(self.input_batching_dims, self.scatter_indices_batching_dims, strict=True):
+            for operand_dim, indices_dim in zip(
+                self.input_batching_dims, self.scatter_indices_batching_dims, strict=True
+            ):
                 start[operand_dim] = batch[batch_dims.index(indices_dim)]
             yield batch, start
 
-    def _combine_window(self, results: list[Any], updates: Sequence[Any], batch: Sequence[int], start: Sequence[int], _: int, interpreter: Any) -> None:
+    def _combine_window(
+        self,
+        results: list[Any],
+        updates: Sequence[Any],
+        batch: Sequence[int],
+        start: Sequence[int],
+        _: int,
+        interpreter: Any,
+    ) -> None:
         shape = results[0].shape
         rest = iter(batch)
         at = tuple(slice(None) if d in self.update_window_dims else next(rest) for d in range(updates[0].ndim))
         windows = [u[at] for u in updates]
-        kept = [d for d in range(len(shape)) if d not in self.inserted_window_dims and d not in self.input_batching_dims]
+        kept = [
+            d for d in range(len(shape)) if d not in self.inserted_window_dims and d not in self.input_batching_dims
+        ]
         into, out = [], [slice(None)] * windows[0].ndim
         for d in range(len(shape)):
             size = windows[0].shape[kept.index(d)] if d in kept else 1

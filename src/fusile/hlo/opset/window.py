@@ -21,7 +21,14 @@ class Window:
 
     def __post_init__(self) -> None:
         rank = len(self.size)
-        defaults = {"stride": 1, "padding_low": 0, "padding_high": 0, "base_dilation": 1, "window_dilation": 1, "reversal": False}
+        defaults = {
+            "stride": 1,
+            "padding_low": 0,
+            "padding_high": 0,
+            "base_dilation": 1,
+            "window_dilation": 1,
+            "reversal": False,
+        }
         for name, default in defaults.items():
             value = tuple(getattr(self, name)) or (default,) * rank
             object.__setattr__(self, name, value)

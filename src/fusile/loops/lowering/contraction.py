@@ -60,7 +60,11 @@ def lower_contraction(fusion: Instruction, name: str, machine: Machine) -> Kerne
     from fusile.loops.lowering.rows import lower_rows
 
     hero = hero_of(fusion)
-    if hero.array_shape.element_type.is_complex or hero.array_shape.element_type.bits < 8 or not hero.array_shape.elements:
+    if (
+        hero.array_shape.element_type.is_complex
+        or hero.array_shape.element_type.bits < 8
+        or not hero.array_shape.elements
+    ):
         return lower_rows(fusion, name, machine)
     writer = _Writer(fusion, machine)
     return writer.elemental.kernel(name, writer.phase())
@@ -189,7 +193,9 @@ class _Writer:
 
         def step(group: list[tuple[int, int]]) -> Callable[[Var], Body]:
             places = [(v, self.math.add(column_base, const(offset))) for v, offset in group]
-            return lambda lane: self._multiply_add(batch, rows, [(v, self.math.add(p, lane)) for v, p in places], coordinates, accumulator, lane)
+            return lambda lane: self._multiply_add(
+                batch, rows, [(v, self.math.add(p, lane)) for v, p in places], coordinates, accumulator, lane
+            )
 
         body: Body = tuple(self._vector(live, step(group)) for group, live in groups)
         loops = [(k, size) for k, size in zip(depth, self.shape.depth, strict=True) if size != 1]
@@ -206,7 +212,9 @@ class _Writer:
         right = []
         for vector, column in places:
             columns = self.math.unflatten(column, self.shape.columns)
-            right.append((vector, columns, block.let(self._operand(1, self.shape.rhs(batch, (), columns, depth), block), "b")))
+            right.append(
+                (vector, columns, block.let(self._operand(1, self.shape.rhs(batch, (), columns, depth), block), "b"))
+            )
         for i, row in enumerate(rows):
             for vector, columns, b in right:
                 lhs = self._operand(0, self.shape.lhs(batch, row, columns, depth), block)

@@ -85,14 +85,18 @@ class _EntryEmitter:
             self.declared.add(symbol)
             if phase.parallel and extent > 1 and self.work[step.fusion] > SMALL_WORK:
                 chunk = max(1, extent // CHUNKS)
-                self.lines.append(f"  call void @fusile_parallel(ptr %pool, ptr @{quoted(symbol)}, ptr %buffers, i64 {extent}, i64 {chunk})")
+                self.lines.append(
+                    f"  call void @fusile_parallel(ptr %pool, ptr @{quoted(symbol)}, ptr %buffers, i64 {extent}, i64 {chunk})"
+                )
             else:
                 self.lines.append(f"  call void @{quoted(symbol)}(ptr %buffers, i64 0, i64 {extent})")
 
     def _copy(self, step: CopyStep) -> None:
         if step.source.bytes:
             source, target = self._pointer(step.source), self._pointer(step.target)
-            self.lines.append(f"  call void @llvm.memmove.p0.p0.i64(ptr {target}, ptr {source}, i64 {step.source.bytes}, i1 false)")
+            self.lines.append(
+                f"  call void @llvm.memmove.p0.p0.i64(ptr {target}, ptr {source}, i64 {step.source.bytes}, i1 false)"
+            )
 
     def _loop(self, step: Loop) -> None:
         head, body, after = self.name("head"), self.name("body"), self.name("after")

@@ -51,7 +51,12 @@ def space_to_batch(context: Context, node: Node, inputs: list[Value]) -> Instruc
         split += [size // step, step]
     rest = list(sizes[1 + count :])
     y = b.reshape(y, [*split, *rest])
-    order = [*(2 + 2 * i for i in range(count)), 0, *(1 + 2 * i for i in range(count)), *range(1 + 2 * count, 1 + 2 * count + len(rest))]
+    order = [
+        *(2 + 2 * i for i in range(count)),
+        0,
+        *(1 + 2 * i for i in range(count)),
+        *range(1 + 2 * count, 1 + 2 * count + len(rest)),
+    ]
     outer = [size // step for size, step in zip(sizes[1:], block, strict=False)]
     return b.reshape(b.transpose(y, order), [sizes[0] * int(np.prod(block)), *outer, *rest])
 

@@ -38,14 +38,18 @@ def _segments(context: Context, data: Value, ids: Value, count: int, opcode: str
 def unsorted_segment(context: Context, node: Node, inputs: list[Value]) -> Instruction:
     data, ids, count = inputs
     opcode = COMBINERS[node.type.removeprefix("UnsortedSegment")]
-    return _segments(context, data, ids, int(context.scalar(count, "the number of segments")), opcode, _empty(opcode, data))
+    return _segments(
+        context, data, ids, int(context.scalar(count, "the number of segments")), opcode, _empty(opcode, data)
+    )
 
 
 @converter("SegmentSumV2", "SegmentProdV2", "SegmentMaxV2", "SegmentMinV2")
 def sorted_segment_of_known_number(context: Context, node: Node, inputs: list[Value]) -> Instruction:
     data, ids, count = inputs
     opcode = COMBINERS[node.type.removeprefix("Segment").removesuffix("V2")]
-    return _segments(context, data, ids, int(context.scalar(count, "the number of segments")), opcode, _empty(opcode, data))
+    return _segments(
+        context, data, ids, int(context.scalar(count, "the number of segments")), opcode, _empty(opcode, data)
+    )
 
 
 @converter("SegmentSum", "SegmentProd", "SegmentMax", "SegmentMin")
