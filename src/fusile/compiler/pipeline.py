@@ -100,8 +100,8 @@ def build(module: Module, target: Target, settings: Settings, frozen: bool, time
     memory_plan = plan(module, lambda fusion: of_fusion[fusion].workspace_bytes)
     clock.lap("memory")
     work = {f: work_of(f) for f in of_fusion}
-    entry = entry_text(memory_plan, of_fusion, work)
     triple = target.details.triple
+    entry = entry_text(memory_plan, of_fusion, work, triple)
     entry_object, pool_object = compile_many(
         [entry, pool_text(triple)], target.details, level=1, threads=settings.compile_threads
     )

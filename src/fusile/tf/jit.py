@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import record
-from tensorflow.python.framework.ops import EagerTensor
 
 from fusile.base.errors import ArgumentError
 from fusile.base.settings import Settings
@@ -20,6 +19,7 @@ from fusile.compiler.pipeline import compile as compile_for_target
 from fusile.hlo.ir import Module
 from fusile.tf.gradient import Backward, record_gradient
 from fusile.tf.lower import Lowering, lower
+from fusile.tf.results import tensor
 from fusile.tf.signature import as_numpy, describe
 from fusile.tf.trace import Trace, trace
 from fusile.tf.variables import VariableReader, VariableWriter
@@ -82,7 +82,7 @@ class Specialization:
         inputs += self._captured
         if self.lowering.variables:
             inputs += [as_numpy(v) for v in (self._read() if values is None else values)]
-        outputs = [EagerTensor(o, None, t) for o, t in zip(self._run(inputs), self._types, strict=True)]
+        outputs = [tensor(o, t) for o, t in zip(self._run(inputs), self._types, strict=True)]
         count = self.lowering.results
         if values is None and self.lowering.assigned:
             self._write(outputs[count:])

@@ -1,7 +1,10 @@
 """The program's one native entry: launches, loops, branches and copies of a plan, as LLVM text.
 
-`i32 fusile_entry(ptr arguments, ptr results, ptr constants, ptr arena, ptr pool)`: the first three point to tables of data
-pointers. Nothing returns to Python until the whole program has run.
+`i32 fusile_entry(ptr arguments, ptr results, ptr constants, ptr arena, ptr pool, ptr log)`: the first three point to tables
+of data pointers. Nothing returns to Python until the whole program has run.
+
+`log` is null, or where to note when each launch begins: i64 count, i64 capacity, then pairs of launch number and clock; the
+last pair, of launch -1, is the end. Runs that aren't observed pay a branch a launch for it.
 """
 
 from __future__ import annotations
@@ -16,21 +19,50 @@ from fusile.targets.target import CompiledKernel
 SMALL_WORK = 96 << 10
 """Bytes and operations below which a kernel runs on the calling thread: waking others would take longer."""
 CHUNKS = 32
+_NOTE = """
+declare i64 @{clock}()
+define internal void @note(ptr %log, i64 %launch) noinline nounwind {{
+entry:
+  %now = call i64 @{clock}()
+  %count = load i64, ptr %log, align 8
+  %capacity.at = getelementptr i64, ptr %log, i64 1
+  %capacity = load i64, ptr %capacity.at, align 8
+  %full = icmp uge i64 %count, %capacity
+  br i1 %full, label %out, label %write
+write:
+  %next = add i64 %count, 1
+  store i64 %next, ptr %log, align 8
+  %pair = shl i64 %next, 1
+  %launch.at = getelementptr i64, ptr %log, i64 %pair
+  store i64 %launch, ptr %launch.at, align 8
+  %second = add i64 %pair, 1
+  %clock.at = getelementptr i64, ptr %log, i64 %second
+  store i64 %now, ptr %clock.at, align 8
+  br label %out
+out:
+  ret void
+}}
+"""
 
 
-def entry_text(plan: Plan, kernels: Mapping[Instruction, CompiledKernel], work: Mapping[Instruction, int]) -> str:
+def entry_text(
+    plan: Plan, kernels: Mapping[Instruction, CompiledKernel], work: Mapping[Instruction, int], triple: str
+) -> str:
     """The entry's LLVM text. `work` estimates what each fusion touches and computes."""
-    emitter = _EntryEmitter(kernels, work)
+    # x86's time-stamp counter runs steadily; elsewhere only the steady counter may be read.
+    clock = "llvm.readcyclecounter" if triple.startswith("x86_64") else "llvm.readsteadycounter"
+    emitter = _EntryEmitter(kernels, work, clock)
     return emitter.text(plan)
 
 
 class _EntryEmitter:
-    def __init__(self, kernels: Mapping[Instruction, CompiledKernel], work: Mapping[Instruction, int]) -> None:
-        self.kernels, self.work = kernels, work
+    def __init__(self, kernels: Mapping[Instruction, CompiledKernel], work: Mapping[Instruction, int], clock: str) -> None:
+        self.kernels, self.work, self.clock = kernels, work, clock
         self.lines: list[str] = []
         self.declared: set[str] = set()
         self.count = 0
         self.most = 1
+        self.launched = 0
 
     def name(self, prefix: str = "v") -> str:
         self.count += 1
@@ -43,17 +75,21 @@ class _EntryEmitter:
 
     def text(self, plan: Plan) -> str:
         self._steps(plan.steps)
+        self._note(-1)
         declarations = [f"declare void @{quoted(s)}(ptr, i64, i64)" for s in sorted(self.declared)]
         return "\n".join([
             "declare void @fusile_parallel(ptr, ptr, ptr, i64, i64)",
             "declare void @llvm.memmove.p0.p0.i64(ptr, ptr, i64, i1)",
             *declarations,
-            "define i32 @fusile_entry(ptr %arguments, ptr %results, ptr %constants, ptr %arena, ptr %pool) nounwind {",
+            _NOTE.format(clock=self.clock),
+            "define i32 @fusile_entry(ptr %arguments, ptr %results, ptr %constants, ptr %arena, ptr %pool, ptr %log) nounwind {",
             "entry:",
+            "  %observed = icmp ne ptr %log, null",
             f"  %buffers = alloca [{self.most} x ptr], align 64",
             *self.lines,
             "  ret i32 0",
             "}",
+            '!0 = !{!"branch_weights", i32 1, i32 100000}',
         ])  # fmt: skip
 
     def _steps(self, steps: Sequence[Step]) -> None:
@@ -73,7 +109,19 @@ class _EntryEmitter:
         cell = self.define(f"getelementptr ptr, ptr %{place.space}s, i64 {place.index}")
         return self.define(f"load ptr, ptr {cell}, align 8")
 
+    def _note(self, launch: int) -> None:
+        note, go = self.name("note"), self.name("go")
+        self.lines += [
+            f"  br i1 %observed, label %{note}, label %{go}, !prof !0",
+            f"{note}:",
+            f"  call void @note(ptr %log, i64 {launch})",
+            f"  br label %{go}",
+            f"{go}:",
+        ]
+
     def _launch(self, step: Launch) -> None:
+        self._note(self.launched)
+        self.launched += 1
         kernel = self.kernels[step.fusion]
         places = [*step.operands, *step.results, *([step.workspace] if step.workspace else [])]
         self.most = max(self.most, len(places) + 1)
