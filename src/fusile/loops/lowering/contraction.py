@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from fusile.base.element_type import F32, S64, ElementType
+from fusile.base.element_type import S64, ElementType
 from fusile.hlo.ir import Instruction
 from fusile.hlo.opset.contraction import Convolution, Dot
 from fusile.hlo.opset.shape import Reshape, Transpose
@@ -30,12 +30,10 @@ from fusile.loops.ir import (
     Apply,
     Body,
     Buffer,
-    Const,
     Expr,
     For,
     If,
     Kernel,
-    Let,
     Load,
     LoopKind,
     Space,
@@ -47,12 +45,11 @@ from fusile.loops.ir import (
 )
 from fusile.loops.lowering.block import Block
 from fusile.loops.lowering.contraction_shape import contraction_shape
-from fusile.loops.lowering.contraction_tile import Tile, choose_tile
+from fusile.loops.lowering.contraction_tile import Tile, choose_tile, reusing_rows
 from fusile.loops.lowering.elemental import Elemental, reshaped, transcendental
+from fusile.loops.lowering.product_tile import Left, ProductTile, Right, Vectors, accumulator_type
+from fusile.loops.lowering.staging import MOST_BYTES, collide, computes, first_places, row_bytes, stage_rows
 from fusile.loops.machine import Machine
-
-Columns = Sequence[tuple[int, int]]
-"""The vectors of a tile: (offset of the first column, live lanes), a vector each."""
 
 
 def lower_contraction(fusion: Instruction, name: str, machine: Machine) -> Kernel:
@@ -60,13 +57,10 @@ def lower_contraction(fusion: Instruction, name: str, machine: Machine) -> Kerne
     from fusile.loops.lowering.rows import lower_rows
 
     hero = hero_of(fusion)
-    if (
-        hero.array_shape.element_type.is_complex
-        or hero.array_shape.element_type.bits < 8
-        or not hero.array_shape.elements
-    ):
+    shape = hero.array_shape
+    if shape.element_type.is_complex or shape.element_type.bits < 8 or not shape.elements:
         return lower_rows(fusion, name, machine)
-    writer = _Writer(fusion, machine)
+    writer = _Writer(Elemental(fusion, machine), hero)
     return writer.elemental.kernel(name, writer.phase())
 
 
@@ -76,24 +70,19 @@ def hero_of(fusion: Instruction) -> Instruction:
     return next(i for i in computation.post_order() if isinstance(i.op, Dot | Convolution))
 
 
-def accumulator_type(hero: Instruction) -> ElementType:
-    """Narrow floats accumulate in f32, everything else in the result's own type."""
-    result = hero.array_shape.element_type
-    return F32 if result.is_float and result.bits < 32 else result
-
-
 class _Writer:
     """Writes one contraction: what stays the same over its tiles is its state."""
 
-    def __init__(self, fusion: Instruction, machine: Machine) -> None:
-        self.machine = machine
-        self.elemental = Elemental(fusion, machine)
-        self.math = self.elemental.math
-        self.hero = hero_of(fusion)
-        self.shape = contraction_shape(self.hero)
-        self.type = accumulator_type(self.hero)
+    def __init__(self, elemental: Elemental, hero: Instruction) -> None:
+        self.elemental, self.math, self.machine = elemental, elemental.math, elemental.machine
+        self.hero, self.shape = hero, contraction_shape(hero)
+        self.type = accumulator_type(hero)
         self.tile = self._choose_tile()
-        self.heavy = any(transcendental(i) for i in self.elemental.computation.instructions)
+        self.product = ProductTile(elemental, self.type, self.tile.lanes, self.shape.depth)
+        self.heavy = any(transcendental(i) for i in elemental.computation.instructions)
+        self.staged = self._should_stage()
+        if self.staged:
+            self.tile = reusing_rows(self.tile, self.shape.column_count)
 
     def _choose_tile(self) -> Tile:
         shape = self.shape
@@ -101,12 +90,47 @@ class _Writer:
         batch, row = [const(0)] * len(shape.batch), [const(0)] * len(shape.rows)
         depth = [const(0)] * len(shape.depth)
         columns = self.math.unflatten(probe, shape.columns)
-        varies = shape.lhs(batch, row, columns, depth) != shape.lhs(batch, row, [const(0)] * len(columns), depth)
+        self.left_varies = shape.lhs(batch, row, columns, depth) != shape.lhs(
+            batch, row, [const(0)] * len(columns), depth
+        )
         return choose_tile(self.machine, self.type, math.prod(shape.batch), shape.row_count, shape.column_count,
-                           shape.depth_count, varies)  # fmt: skip
+                           shape.depth_count, self.left_varies)  # fmt: skip
 
     def fresh(self, name: str, element_type: ElementType = S64) -> Var:
         return self.elemental.names.var(name, element_type)
+
+    # -- operands -----------------------------------------------------------------------------------------------------
+
+    def left_at(
+        self, batch: Sequence[Expr], row: Sequence[Expr], column: Expr, depth: Sequence[Expr], block: Block
+    ) -> Expr:
+        """An element of the left-hand side, where it lies."""
+        columns = self.math.unflatten(column, self.shape.columns)
+        value: Expr = self.elemental.value(self.hero.operands[0], self.shape.lhs(batch, row, columns, depth), block)
+        return value
+
+    def right_at(self, batch: Sequence[Expr], column: Expr, depth: Sequence[Expr], block: Block) -> Expr:
+        """An element of the right-hand side, where it lies."""
+        columns = self.math.unflatten(column, self.shape.columns)
+        value: Expr = self.elemental.value(self.hero.operands[1], self.shape.rhs(batch, (), columns, depth), block)
+        return value
+
+    def _should_stage(self) -> bool:
+        """Whether a tile's rows are better copied: they would share sets of the cache, or take computing."""
+        tile, depth = self.tile, self.shape.depth
+        if self.left_varies or tile.rows * row_bytes(depth, self.type) > MOST_BYTES or not math.prod(depth):
+            return False
+        if self.shape.column_count <= tile.columns:
+            return False
+        batch = [const(0)] * len(self.shape.batch)
+
+        def element(i: Expr, at: Sequence[Expr], block: Block) -> Expr:
+            return self.left_at(batch, self.math.unflatten(i, self.shape.rows), const(0), at, block)
+
+        if computes(self.elemental, depth, element):
+            return True
+        places, along = first_places(self.elemental, tile.rows, depth, element)
+        return along and collide(places, self.hero.operands[0].array_shape.element_type.bytes)
 
     # -- blocks -------------------------------------------------------------------------------------------------------
 
@@ -119,8 +143,9 @@ class _Writer:
         task = self.math.bound(self.fresh("task"), batch * row_blocks * column_blocks)
         batch_index, row_block, column_block = self.math.unflatten(task, (batch, row_blocks, column_blocks))
         body: list[Stmt] = []
-        row_block, column_block = self._let(body, "rows", row_block), self._let(body, "columns", column_block)
-        batch_index = self._let(body, "batch", batch_index) if batch > 1 else const(0)
+        row_block = self.product.named(body, "rows", row_block)
+        column_block = self.product.named(body, "columns", column_block)
+        batch_index = self.product.named(body, "batch", batch_index) if batch > 1 else const(0)
         coordinates = self.math.unflatten(batch_index, shape.batch)
         body += self._row_tiles(coordinates, row_block, column_block)
         return For(task, const(batch * row_blocks * column_blocks), tuple(body), LoopKind.PARALLEL)
@@ -130,16 +155,46 @@ class _Writer:
         full, rest = divmod(self.shape.row_count, tile.rows)
         return self._tiled(
             full, rest, tile.block_rows, tile.rows, row_block, "row",
-            lambda first, count: self._column_tiles(batch, first, count, column_block),
+            lambda first, count: self._row_tile(batch, first, count, column_block),
         )  # fmt: skip
 
-    def _column_tiles(self, batch: Sequence[Expr], first_row: Expr, rows: int, column_block: Expr) -> Body:
+    def _row_tile(self, batch: Sequence[Expr], first_row: Expr, rows: int, column_block: Expr) -> Body:
+        """The tiles of some rows, which are staged first if that pays."""
+        block = self.elemental.block()
+        base = self.product.named(block.statements, "row", first_row)
+        coordinates = [self._rows_at(block.statements, self.math.add(base, const(i))) for i in range(rows)]
+
+        def where_it_lies(i: int, column: Expr, depth: Sequence[Expr], b: Block) -> Expr:
+            return self.left_at(batch, coordinates[i], column, depth, b)
+
+        left: Left = where_it_lies
+        if self.staged:
+
+            def element(i: Expr, depth: Sequence[Expr], b: Block) -> Expr:
+                row = self.math.unflatten(self.math.add(base, i), self.shape.rows)
+                return self.left_at(batch, row, const(0), depth, b)
+
+            read = stage_rows(self.elemental, block, rows, self.shape.depth, self.type, element)
+            left = lambda i, column, depth, b: read(const(i), depth)  # noqa: E731
+        block.statements += self._column_tiles(batch, base, coordinates, column_block, left)
+        return block.body()
+
+    def _rows_at(self, body: list[Stmt], flat: Expr) -> tuple[Expr, ...]:
+        """A row's coordinates, named, so that divisions happen once a tile and not once a load."""
+        return tuple(self.product.named(body, "m", c) for c in self.math.unflatten(flat, self.shape.rows))
+
+    def _column_tiles(self, batch: Sequence[Expr], base: Expr, rows: Sequence[tuple[Expr, ...]], column_block: Expr,
+                      left: Left) -> Body:  # fmt: skip
         tile = self.tile
         full, rest = divmod(self.shape.column_count, tile.columns)
 
         def one(first_column: Expr, count: int) -> Body:
-            vectors = [(v, min(tile.lanes, count - v)) for v in range(0, count, tile.lanes)]
-            return self._tile(batch, first_row, rows, first_column, vectors)
+            vectors = self.product.vectors(count)
+            body: list[Stmt] = []
+            right: Right = lambda column, depth, b: self.right_at(batch, column, depth, b)  # noqa: E731
+            sums = self.product.sums(body, len(rows), first_column, vectors, left, right)
+            self._epilogue(body, batch, base, rows, first_column, vectors, sums)
+            return tuple(body)
 
         return self._tiled(full, rest, tile.block_columns, tile.columns, column_block, "column", one)
 
@@ -162,104 +217,27 @@ class _Writer:
             statements += body(const(full * size), rest) if only else [If(inside, body(const(full * size), rest))]
         return tuple(statements)
 
-    # -- one tile -----------------------------------------------------------------------------------------------------
-
-    def _tile(self, batch: Sequence[Expr], first_row: Expr, rows: int, first_column: Expr, vectors: Columns) -> Body:
-        lanes = self.tile.lanes
-        accumulator = Buffer(self.fresh("acc").name, self.type, (rows, len(vectors), lanes), Space.REGISTER)
-        body: list[Stmt] = [Alloc(accumulator)]
-        row_base = self._let(body, "row", first_row)
-        column_base = first_column
-        row_coordinates = [self._rows_at(body, self.math.add(row_base, const(i))) for i in range(rows)]
-        zero = Const(0.0 if self.type.is_float else 0, self.type)
-        body += [self._vector(live, lambda lane, i=i, v=v: (Store(accumulator, (const(i), const(v), lane), zero),), full=True)
-                 for i in range(rows) for v, (_, live) in enumerate(vectors)]  # fmt: skip
-        body += self._depth_loops(batch, row_coordinates, column_base, vectors, accumulator)
-        body += self._epilogue(batch, row_base, row_coordinates, column_base, vectors, accumulator)
-        return tuple(body)
-
-    def _rows_at(self, body: list[Stmt], flat: Expr) -> tuple[Expr, ...]:
-        """A row's coordinates, named, so that divisions happen once a tile and not once a load."""
-        coordinates = self.math.unflatten(flat, self.shape.rows)
-        return tuple(self._let(body, "m", c) for c in coordinates)
-
-    def _depth_loops(self, batch: Sequence[Expr], rows: Sequence[tuple[Expr, ...]], column_base: Expr, vectors: Columns,
-                     accumulator: Buffer) -> Body:  # fmt: skip
-        depth = [self.math.bound(self.fresh("k"), size) for size in self.shape.depth]
-        coordinates = [const(0) if size == 1 else k for k, size in zip(depth, self.shape.depth, strict=True)]
-        whole = [(v, offset) for v, (offset, live) in enumerate(vectors) if live == self.tile.lanes]
-        groups = [(whole, self.tile.lanes)] if whole else []
-        groups += [([(v, offset)], live) for v, (offset, live) in enumerate(vectors) if live < self.tile.lanes]
-
-        def step(group: list[tuple[int, int]]) -> Callable[[Var], Body]:
-            places = [(v, self.math.add(column_base, const(offset))) for v, offset in group]
-            return lambda lane: self._multiply_add(
-                batch, rows, [(v, self.math.add(p, lane)) for v, p in places], coordinates, accumulator, lane
-            )
-
-        body: Body = tuple(self._vector(live, step(group)) for group, live in groups)
-        loops = [(k, size) for k, size in zip(depth, self.shape.depth, strict=True) if size != 1]
-        for number, (k, size) in enumerate(reversed(loops)):
-            kind = LoopKind.PIPELINED if number == 0 and size >= 8 else LoopKind.SERIAL
-            body = (For(k, const(size), body, kind),)
-        return body
-
-    def _multiply_add(self, batch: Sequence[Expr], rows: Sequence[tuple[Expr, ...]], places: Sequence[tuple[int, Expr]],
-                      depth: Sequence[Expr], accumulator: Buffer, lane: Var) -> Body:  # fmt: skip
-        """Vectors of the right-hand side times one element (or vector) of each row. All vectors first, then row by row: so one
-        broadcast element is live at a time and the accumulators stay in registers."""
-        block = self.elemental.block()
-        right = []
-        for vector, column in places:
-            columns = self.math.unflatten(column, self.shape.columns)
-            right.append(
-                (vector, columns, block.let(self._operand(1, self.shape.rhs(batch, (), columns, depth), block), "b"))
-            )
-        for i, row in enumerate(rows):
-            for vector, columns, b in right:
-                lhs = self._operand(0, self.shape.lhs(batch, row, columns, depth), block)
-                cell = (const(i), const(vector), lane)
-                block.emit(Store(accumulator, cell, self._fused(lhs, b, Load(accumulator, cell))))
-        return block.body()
-
-    def _operand(self, number: int, indices: tuple[Expr, ...], block: Block) -> Expr:
-        value = self.elemental.value(self.hero.operands[number], indices, block)
-        return value if value.element_type is self.type else Apply("convert", (value,), self.type)
-
-    def _fused(self, a: Expr, b: Expr, c: Expr) -> Expr:
-        if self.type.is_float and self.machine.has_fma:
-            return Apply("fma", (a, b, c), self.type)
-        return Apply("add", (Apply("multiply", (a, b), self.type), c), self.type)
-
-    def _vector(self, live: int, body: Callable[[Var], Body], full: bool = False) -> For:
-        lane = self.math.bound(self.fresh("lane"), self.tile.lanes)
-        masked = live < self.tile.lanes and not full
-        return For(lane, const(self.tile.lanes), body(lane), LoopKind.VECTOR, const(live) if masked else None)
-
     # -- epilogue -----------------------------------------------------------------------------------------------------
 
-    def _epilogue(self, batch: Sequence[Expr], row_base: Expr, rows: Sequence[tuple[Expr, ...]], column_base: Expr, vectors: Columns,
-                  accumulator: Buffer) -> Body:  # fmt: skip
+    def _epilogue(self, body: list[Stmt], batch: Sequence[Expr], base: Expr, rows: Sequence[tuple[Expr, ...]],
+                  first_column: Expr, vectors: Vectors, sums: Buffer) -> None:  # fmt: skip
         """Light epilogues are written out over the registers; heavy ones (exp, erf, ...) loop over a copy in L1, so that
         their code exists once a vector instead of once an accumulator."""
         if not self.heavy or len(rows) == 1:
-            return tuple(
-                self._vector(live, lambda lane, i=i, v=v, offset=offset: self._results(
-                    batch, rows[i], self.math.add(self.math.add(column_base, const(offset)), lane), Load(accumulator, (const(i), const(v), lane))))
-                for i in range(len(rows)) for v, (offset, live) in enumerate(vectors)
-            )  # fmt: skip
-        copy = Buffer(self.fresh("tile").name, self.type, accumulator.dimensions, Space.SCRATCH)
-        body: list[Stmt] = [Alloc(copy)]
-        body += [self._vector(live, lambda lane, i=i, v=v: (Store(copy, (const(i), const(v), lane), Load(accumulator, (const(i), const(v), lane))),), full=True)
-                 for i in range(len(rows)) for v, (_, live) in enumerate(vectors)]  # fmt: skip
+            for i, row in enumerate(rows):
+                body += self.product.row_cells(
+                    const(i), vectors, lambda cell, column, row=row: self._results(batch, row, column, Load(sums, cell)), first_column)  # fmt: skip
+            return
+        copy = Buffer(self.fresh("tile").name, self.type, sums.dimensions, Space.SCRATCH)
+        body.append(Alloc(copy))
+        body += self.product.cells(
+            sums, vectors, lambda cell, column: (Store(copy, cell, Load(sums, cell)),), first_column, full=True)  # fmt: skip
         index = self.math.bound(self.fresh("i"), len(rows))
         inner: list[Stmt] = []
-        row = self._rows_at(inner, self.math.add(row_base, index))
-        inner += [self._vector(live, lambda lane, v=v, offset=offset: self._results(
-            batch, row, self.math.add(self.math.add(column_base, const(offset)), lane), Load(copy, (index, const(v), lane))))
-            for v, (offset, live) in enumerate(vectors)]  # fmt: skip
+        row = self._rows_at(inner, self.math.add(base, index))
+        inner += self.product.row_cells(
+            index, vectors, lambda cell, column: self._results(batch, row, column, Load(copy, cell)), first_column)  # fmt: skip
         body.append(For(index, const(len(rows)), tuple(inner)))
-        return tuple(body)
 
     def _results(self, batch: Sequence[Expr], row: Sequence[Expr], column: Expr, total: Expr) -> Body:
         """Applies the epilogue to one element of the contraction and stores every result."""
@@ -274,15 +252,6 @@ class _Writer:
             place = self._indices_of(root, indices)
             self.elemental.store(buffer, root, place, self.elemental.value(root, place, block), block)
         return block.body()
-
-    def _let(self, body: list[Stmt], name: str, value: Expr) -> Expr:
-        if isinstance(value, Const | Var):
-            return value
-        var = self.fresh(name)
-        low, high = self.math.range_of(value)
-        self.math.ranges[var.name] = (low, high)
-        body.append(Let(var, value))
-        return var
 
     def _indices_of(self, root: Instruction, indices: Sequence[Expr]) -> tuple[Expr, ...]:
         """Where `root` has the hero's element, through the epilogue's reshapes and transposes."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fusile.base.element_type import ElementType
 from fusile.loops.machine import Machine
@@ -12,6 +12,8 @@ LEAST_ROWS_AT_FULL_SPEED = 4
 BLOCK_ROWS = 288
 WANTED_TASKS = 32
 """Enough to share evenly among cores, whatever their number: blocks never depend on the number of threads."""
+STAGED_COLUMNS = 4
+"""Tiles that staged rows serve, at least: copying them costs about a tenth of a tile."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,12 @@ def choose_tile(machine: Machine, accumulator: ElementType, batch: int, rows: in
     while tasks() < WANTED_TASKS // 2 and block_columns > 1 and block_columns * bytes_per_column_tile > 64 << 10:
         block_columns = -(-block_columns // 2)
     return Tile(tile_rows, vectors, lanes, block_rows, block_columns)
+
+
+def reusing_rows(tile: Tile, columns: int) -> Tile:
+    """The tile with blocks that use staged rows several times, though their panels then come from the third-level cache."""
+    column_tiles = -(-columns // tile.columns)
+    return replace(tile, block_columns=max(tile.block_columns, min(STAGED_COLUMNS, column_tiles)))
 
 
 def _balanced(rows: int, most: int) -> int:
