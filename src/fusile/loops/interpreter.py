@@ -29,6 +29,7 @@ from fusile.loops.ir import (
     Kernel,
     Let,
     Load,
+    Prefetch,
     Stmt,
     Store,
     Var,
@@ -79,7 +80,7 @@ class _Interpreter:
         elif isinstance(s, While):
             while self.value(s.condition, names):
                 self.body(s.body, names)
-        else:
+        elif not isinstance(s, Prefetch):
             raise CompileError(f"statement {type(s).__name__} has no meaning")
 
     def loop(self, s: For, names: Names) -> None:

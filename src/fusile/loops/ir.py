@@ -229,6 +229,17 @@ class Accumulate(Stmt):
 
 
 @dataclass(frozen=True, slots=True)
+class Prefetch(Stmt):
+    """A hint that the element `distance` elements behind this one will soon be read (or written). In a vector loop: the
+    first lane's. It may lie outside of the buffer, and has no meaning."""
+
+    buffer: Buffer
+    indices: tuple[Expr, ...]
+    distance: int = 0
+    write: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Kernel:
     """A named list of phases over parameter buffers. `outputs` are those of `parameters` that it writes."""
 

@@ -23,6 +23,8 @@ class Machine:
     """Whether floats round to whole numbers in one instruction."""
     has_masks: bool = False
     """Whether vector loads, stores and arithmetic take a mask at no cost (AVX-512, SVE)."""
+    has_sfence: bool = True
+    """Whether stores past the caches need x86's fence to be seen in order."""
     native_float16: bool = False
     """Whether f16 converts to and from f32 in hardware."""
     native_bfloat16: bool = False
@@ -42,4 +44,6 @@ AVX2 = Machine(vector_bytes=32, native_float16=True)
 AVX512 = Machine(
     vector_bytes=64, vector_registers=32, l1_bytes=48 << 10, l2_bytes=2 << 20, has_masks=True, native_float16=True
 )
-NEON = Machine(vector_bytes=16, vector_registers=32, l1_bytes=64 << 10, l2_bytes=1 << 20, native_float16=True)
+NEON = Machine(
+    vector_bytes=16, vector_registers=32, l1_bytes=64 << 10, l2_bytes=1 << 20, native_float16=True, has_sfence=False
+)

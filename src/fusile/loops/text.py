@@ -19,6 +19,7 @@ from fusile.loops.ir import (
     Let,
     Load,
     LoopKind,
+    Prefetch,
     Stmt,
     Store,
     Var,
@@ -83,6 +84,8 @@ def _simple(s: Stmt) -> str:
         return f"{_cell(s.buffer, s.indices)} = {print_expr(s.value)}"
     if isinstance(s, Alloc):
         return f"alloc {s.buffer!r} {s.buffer.space.value}"
+    if isinstance(s, Prefetch):
+        return f"prefetch {_cell(s.buffer, s.indices)}{f' + {s.distance}' if s.distance else ''}{' to write' if s.write else ''}"
     assert isinstance(s, Accumulate)
     cells = ", ".join(_cell(b, i) for b, i in s.cells)
     values = ", ".join(map(print_expr, s.values))

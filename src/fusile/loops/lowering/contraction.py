@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from fusile.base.element_type import S64, ElementType
 from fusile.hlo.ir import Instruction
@@ -47,7 +48,7 @@ from fusile.loops.lowering.block import Block
 from fusile.loops.lowering.contraction_shape import contraction_shape
 from fusile.loops.lowering.contraction_tile import Tile, choose_tile, reusing_rows
 from fusile.loops.lowering.elemental import Elemental, reshaped, transcendental
-from fusile.loops.lowering.product_tile import Left, ProductTile, Right, Vectors, accumulator_type
+from fusile.loops.lowering.product_tile import Left, ProductTile, Right, Vectors, accumulator_type, prefetches
 from fusile.loops.lowering.staging import MOST_BYTES, collide, computes, first_places, row_bytes, stage_rows
 from fusile.loops.machine import Machine
 
@@ -193,8 +194,9 @@ class _Writer:
             body: list[Stmt] = []
             right: Right = lambda column, depth, b: self.right_at(batch, column, depth, b)  # noqa: E731
             sums = self.product.sums(body, len(rows), first_column, vectors, left, right)
-            self._epilogue(body, batch, base, rows, first_column, vectors, sums)
-            return tuple(body)
+            epilogue: list[Stmt] = []
+            self._epilogue(epilogue, batch, base, rows, first_column, vectors, sums)
+            return (*prefetches(epilogue, self.machine.l2_bytes), *body, *epilogue)
 
         return self._tiled(full, rest, tile.block_columns, tile.columns, column_block, "column", one)
 
@@ -225,8 +227,8 @@ class _Writer:
         their code exists once a vector instead of once an accumulator."""
         if not self.heavy or len(rows) == 1:
             for i, row in enumerate(rows):
-                body += self.product.row_cells(
-                    const(i), vectors, lambda cell, column, row=row: self._results(batch, row, column, Load(sums, cell)), first_column)  # fmt: skip
+                results = partial(self._result_of, batch, row, sums)
+                body += self.product.row_cells(const(i), vectors, results, first_column)
             return
         copy = Buffer(self.fresh("tile").name, self.type, sums.dimensions, Space.SCRATCH)
         body.append(Alloc(copy))
@@ -238,6 +240,11 @@ class _Writer:
         inner += self.product.row_cells(
             index, vectors, lambda cell, column: self._results(batch, row, column, Load(copy, cell)), first_column)  # fmt: skip
         body.append(For(index, const(len(rows)), tuple(inner)))
+
+    def _result_of(
+        self, batch: Sequence[Expr], row: Sequence[Expr], sums: Buffer, cell: tuple[Expr, ...], column: Expr
+    ) -> Body:
+        return self._results(batch, row, column, Load(sums, cell))
 
     def _results(self, batch: Sequence[Expr], row: Sequence[Expr], column: Expr, total: Expr) -> Body:
         """Applies the epilogue to one element of the contraction and stores every result."""

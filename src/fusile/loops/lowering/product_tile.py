@@ -21,11 +21,14 @@ from fusile.loops.ir import (
     Let,
     Load,
     LoopKind,
+    Prefetch,
     Space,
     Stmt,
     Store,
     Var,
     const,
+    rewrite,
+    sub_expressions,
 )
 from fusile.loops.lowering.block import Block
 from fusile.loops.lowering.elemental import Elemental
@@ -38,6 +41,10 @@ Right = Callable[[Expr, Sequence[Expr], Block], Expr]
 """An element of the right-hand side: (flat column, depth coordinates, block)."""
 PIPELINED_FROM = 8
 """Turns of the depth loop from which the code generator may overlap them."""
+PREFETCHED_STEPS = 48
+"""Steps of the depth loop, of some 10 ns, that a line is asked for in advance."""
+PREFETCHED_BYTES = 256 << 10
+"""Smaller operands are in a near cache anyway."""
 
 
 def accumulator_type(hero: Instruction) -> ElementType:
@@ -118,12 +125,27 @@ class ProductTile:
         broadcast element is live at a time and the accumulators stay in registers."""
         block = self.elemental.block()
         vectors = [(v, p, block.let(self._converted(right(p, depth, block)), "b")) for v, p in places]
+        self._prefetch(block, [p for _, p in places], depth, right)
         for i in range(sums.dimensions[0]):
             for vector, place, b in vectors:
                 a = self._converted(left(i, place, depth, block))
                 cell = (const(i), const(vector), lane)
                 block.emit(Store(sums, cell, self._fused(a, b, Load(sums, cell))))
         return block.body()
+
+    def _prefetch(self, block: Block, places: Sequence[Expr], depth: Sequence[Expr], right: Right) -> None:
+        """Asks for the right-hand side's lines of some steps later: the processor's own prefetching stops at the end of
+        each page, which a panel crosses every few dozen steps."""
+        if not depth or self.depth[-1] < PREFETCHED_STEPS:
+            return
+        for place in places:
+            here = right(place, depth, block)
+            there = right(place, [*depth[:-1], self.math.add(depth[-1], const(1))], block)
+            if not (isinstance(here, Load) and isinstance(there, Load)) or here.buffer.space is not Space.ARGUMENT:
+                return
+            step = self.math.subtract(there.indices[0], here.indices[0])
+            if isinstance(step, Const) and here.buffer.elements * here.element_type.bytes > PREFETCHED_BYTES:
+                block.emit(Prefetch(here.buffer, here.indices, int(step.value) * PREFETCHED_STEPS))
 
     def _converted(self, value: Expr) -> Expr:
         return value if value.element_type is self.type else Apply("convert", (value,), self.type)
@@ -160,9 +182,40 @@ class ProductTile:
         found: list[Stmt] = []
         for v, (offset, live) in enumerate(vectors):
             base = self.math.add(first_column, const(offset))
-            found.append(
-                self.vector(
-                    live, lambda lane, v=v, base=base: body((row, const(v), lane), self.math.add(base, lane)), full
-                )
-            )
+
+            def cell(lane: Var, v: int = v, base: Expr = base) -> Body:
+                return body((row, const(v), lane), self.math.add(base, lane))
+
+            found.append(self.vector(live, cell, full))
         return found
+
+
+def prefetches(epilogue: Sequence[Stmt], cached_bytes: int) -> Body:
+    """Hints for the lines of large arguments that an epilogue's vector loops read and write: they come while the sums are
+    made. Nothing for epilogues that are loops."""
+    found: dict[tuple[Buffer, tuple[Expr, ...]], Prefetch] = {}
+    for loop in epilogue:
+        if not isinstance(loop, For) or loop.kind is not LoopKind.VECTOR:
+            return ()
+        inside = {s.var.name for s in loop.body if isinstance(s, Let)}
+        for s in loop.body:
+            loads = [e for e in _expressions(s) if isinstance(e, Load)]
+            touched = [(e.buffer, e.indices, False) for e in loads]
+            touched += [(s.buffer, s.indices, True)] if isinstance(s, Store) else []
+            for buffer, indices, write in touched:
+                large = buffer.space is Space.ARGUMENT and buffer.elements * buffer.element_type.bytes > cached_bytes
+                if not large or any(
+                    isinstance(x, Var) and x.name in inside for i in indices for x in sub_expressions(i)
+                ):
+                    continue
+                first = tuple(_at_zero(i, loop.var) for i in indices)
+                found.setdefault((buffer, first), Prefetch(buffer, first, 0, write))
+    return tuple(found.values())
+
+
+def _expressions(s: Stmt) -> Sequence[Expr]:
+    return list(sub_expressions(s.value)) if isinstance(s, Let | Store) else ()
+
+
+def _at_zero(e: Expr, var: Var) -> Expr:
+    return rewrite(e, lambda x: const(0) if x == var else None)

@@ -26,10 +26,12 @@ from fusile.loops.ir import (
     Let,
     Load,
     LoopKind,
+    Prefetch,
     Stmt,
     Store,
     Var,
     While,
+    sub_expressions,
 )
 from fusile.loops.machine import Machine
 from fusile.targets.cpu.emit_memory import Lanes, MemoryEmitter, iota
@@ -67,6 +69,7 @@ class _PhaseEmitter(MemoryEmitter):
         self.memo: dict[Expr, Value] = {}
         self.reads: dict[Expr, frozenset[Buffer]] = {}
         self.stored: set[Buffer] = set()
+        self.streamed = streamed_results(kernel, machine)
 
     # -- functions and blocks -----------------------------------------------------------------------------------------
 
@@ -84,6 +87,10 @@ class _PhaseEmitter(MemoryEmitter):
             self._loop(phase.var, "%begin", "%end", phase.body, LoopKind.SERIAL)
         else:
             self._body((phase,))
+        if self.streamed and self.machine.has_sfence:
+            # Stores past the caches are seen in any order, until this.
+            self.declarations.add("declare void @llvm.x86.sse.sfence()")
+            self.line("call void @llvm.x86.sse.sfence()")
         self.line("ret void")
         signature = ", ".join([*arguments, "ptr noalias %workspace", "i64 %begin", "i64 %end"])
         head = f"define internal void @{quoted(name + '.body')}({signature}) alwaysinline nounwind {{"
@@ -134,6 +141,8 @@ class _PhaseEmitter(MemoryEmitter):
             self._if(s)
         elif isinstance(s, While):
             self._while(s)
+        elif isinstance(s, Prefetch):
+            self.prefetch(s)
         else:
             raise CompileError(f"no code for statement {type(s).__name__}")
 
@@ -367,6 +376,26 @@ class _PhaseEmitter(MemoryEmitter):
         order = ", ".join(f"i32 {i}" for i in picks)
         text = self.define(f"shufflevector {value}, {other}, <{len(picks)} x i32> <{order}>")
         return replace(value, text=text, lanes=len(picks), number=None)
+
+
+def streamed_results(kernel: Kernel, machine: Machine) -> frozenset[Buffer]:
+    """Results that will not stay in the caches anyway, and that the kernel doesn't read. Written past the caches, their old
+    lines need not be read first."""
+    if not kernel.no_alias:
+        return frozenset()
+    large = {b for b in kernel.outputs if b.elements * b.element_type.bytes >= machine.l3_bytes // 2}
+    return frozenset(large - set(_loaded(kernel.body))) if large else frozenset()
+
+
+def _loaded(body: Body) -> Iterator[Buffer]:
+    for s in body:
+        for part in (getattr(s, "body", ()), getattr(s, "then", ()), getattr(s, "otherwise", ())):
+            yield from _loaded(part)
+        if isinstance(s, Accumulate):
+            yield from (b for b, _ in s.cells)
+        for value in (*getattr(s, "values", ()), getattr(s, "value", None), getattr(s, "condition", None)):
+            if isinstance(value, Expr):
+                yield from (x.buffer for x in sub_expressions(value) if isinstance(x, Load))
 
 
 def _outer_function(name: str, count: int) -> list[str]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from fusile.base.element_type import PRED, S64, U8, ElementType
 from fusile.base.errors import CompileError
-from fusile.loops.ir import Apply, Buffer, Const, Expr, Load, Space, Var
+from fusile.loops.ir import Apply, Buffer, Const, Expr, Load, Prefetch, Space, Var
 from fusile.targets.cpu.emit_scalar import ScalarEmitter
 from fusile.targets.cpu.values import Value, mangled, memory_type, typed
 
@@ -51,6 +51,8 @@ class MemoryEmitter(ScalarEmitter):
         self.definitions: dict[str, Expr] = {}
         self.constants: dict[str, int] = {}
         self.lanes: Lanes | None = None
+        self.streamed: frozenset[Buffer] = frozenset()
+        """Results written past the caches."""
 
     def value(self, e: Expr) -> Value:
         """The value of an expression."""
@@ -90,6 +92,13 @@ class MemoryEmitter(ScalarEmitter):
         if not scattered:
             return Address(pointer, stride)
         return Address(pointer, stride, self._lane_pointers(pointer, base, stride, scattered))
+
+    def prefetch(self, s: Prefetch) -> None:
+        """Asks for a cache line. The address may be anything, so nothing is promised of it."""
+        base = self.address(s.buffer, s.indices).pointer
+        pointer = self.define(f"getelementptr {memory_type(s.buffer.element_type)}, ptr {base}, i64 {s.distance}")
+        self.declarations.add("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
+        self.line(f"call void @llvm.prefetch.p0(ptr {pointer}, i32 {int(s.write)}, i32 3, i32 1)")
 
     def _offset_pointer(self, pointer: str, base: str, constant: int, uniform: list[tuple[Value, int]]) -> str:
         total = ""
@@ -243,7 +252,7 @@ class MemoryEmitter(ScalarEmitter):
         elif self.lanes.count == 1 or (address.stride == 0 and address.pointers is None):
             self._store_if_live(t, address.pointer, self._last_live(value))
         else:
-            self._store_lanes(buffer, address, self.splat(value, self.lanes.count))
+            self._store_lanes(buffer, indices, address, self.splat(value, self.lanes.count))
 
     def _store_one(self, t: ElementType, pointer: str, value: Value) -> None:
         self.line(f"store {memory_type(t)} {self._to_memory(value)}, ptr {pointer}, align {t.bytes}")
@@ -268,7 +277,15 @@ class MemoryEmitter(ScalarEmitter):
             pointer = self._live_pointer(pointer)
         self._store_one(t, pointer, value)
 
-    def _store_lanes(self, buffer: Buffer, address: Address, value: Value) -> None:
+    def _starts_at(self, indices: tuple[Expr, ...], multiple: int) -> bool:
+        """Whether the first lane's flat index is sure to be a multiple of a number."""
+        assert self.lanes is not None
+        (index,) = indices
+        constant, terms = self.linear(index)
+        lane = self.lanes.var
+        return constant % multiple == 0 and all(f % multiple == 0 for a, f in terms.items() if a != lane)
+
+    def _store_lanes(self, buffer: Buffer, indices: tuple[Expr, ...], address: Address, value: Value) -> None:
         assert self.lanes is not None
         t, count, mask = buffer.element_type, self.lanes.count, self.lanes.mask
         vector, text = typed(memory_type(t), count), self._to_memory(value)
@@ -283,7 +300,16 @@ class MemoryEmitter(ScalarEmitter):
             text = self.define(f"select <{count} x i1> {mask}, {vector} {text}, {vector} {old}")
             mask = None
         if in_row and mask is None:
-            self.line(f"store {vector} {text}, ptr {pointer}, align {t.bytes}")
+            size = t.bytes * count
+            if (
+                buffer in self.streamed
+                and size == self.machine.vector_bytes
+                and self._starts_at(indices, size // t.bytes)
+            ):
+                self.declarations.add("!2 = !{i32 1}")
+                self.line(f"store {vector} {text}, ptr {pointer}, align {size}, !nontemporal !2")
+            else:
+                self.line(f"store {vector} {text}, ptr {pointer}, align {t.bytes}")
             return
         kind, pointers = ("store", "ptr") if in_row else ("scatter", f"<{count} x ptr>")
         where = pointer if in_row else self._every_pointer(address, memory_type(t))

@@ -56,7 +56,9 @@ def entry_text(
 
 
 class _EntryEmitter:
-    def __init__(self, kernels: Mapping[Instruction, CompiledKernel], work: Mapping[Instruction, int], clock: str) -> None:
+    def __init__(
+        self, kernels: Mapping[Instruction, CompiledKernel], work: Mapping[Instruction, int], clock: str
+    ) -> None:
         self.kernels, self.work, self.clock = kernels, work, clock
         self.lines: list[str] = []
         self.declared: set[str] = set()
