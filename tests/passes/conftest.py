@@ -31,7 +31,7 @@ from pass_cases import check_meaning, pass_named
 from text_cases import Case, header_value, read_cases
 
 BLESS = os.environ.get("BLESS") == "1"
-ROUNDING = ("fold-batch-norm", "expand-composites")
+ROUNDING = ("fold-batch-norm", "expand-composites", "merge-products")
 """Passes whose results are rounded at other places."""
 
 

@@ -16,6 +16,7 @@ from fusile.passes.expand import ExpandComposites
 from fusile.passes.fold_batch_norm import FoldBatchNorm
 from fusile.passes.fold_constants import FoldConstants
 from fusile.passes.inline import InlineCalls
+from fusile.passes.merge_products import MergeProducts
 from fusile.passes.simplify import CanonicalizeContractions, Simplify
 from fusile.passes.simplify_control_flow import SimplifyControlFlow
 from fusile.rewrite.passes import Pass
@@ -26,7 +27,7 @@ EDGES = (0.0, -0.0, 1.0, -1.0, 0.5, 2.0, 3.5, math.inf, -math.inf, math.nan, 1e-
 def pass_named(name: str, numerics: str = "exact") -> Pass:
     every: list[Pass] = [
         InlineCalls(), DeadCode(), CommonSubexpressions(), FoldConstants(), ExpandComposites(), FoldBatchNorm(),
-        Simplify(numerics), CanonicalizeContractions(numerics), SimplifyControlFlow(),
+        MergeProducts(), Simplify(numerics), CanonicalizeContractions(numerics), SimplifyControlFlow(),
     ]  # fmt: skip
     return {one.name: one for one in every}[name]
 

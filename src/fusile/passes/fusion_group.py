@@ -58,6 +58,9 @@ SMALL_ELEMENTS = 4096
 LONG_ROW = 128 << 10
 """Rows of more elements are cut in pieces when there are few of them, which takes a kernel of its own."""
 FEW_ROWS = 8
+LEAST_PRODUCT_ROWS = 64
+MOST_PRODUCT_COLUMNS = 4096
+"""Of a product whose rows stay in cache until they are reduced: a tile of 14 rows takes 229 KiB."""
 
 
 class Group:
@@ -130,6 +133,8 @@ class Group:
     def _refuses_hero(self, i: Instruction) -> str:
         if self.hero is not None:
             return "the kernel has a contraction already"
+        if self.row_reduction is not None:
+            return self._refuses_hero_of_rows(i, self.row_reduction)
         if any(isinstance(m.op, Reduce | ReduceWindow) for m in self.members):
             return "the kernel reduces"
         after = self._after(i)
@@ -140,6 +145,27 @@ class Group:
             return "the kernel has results that do not come from it"
         return self._refuses_reshapes(after)
 
+    def _refuses_hero_of_rows(self, i: Instruction, reduction: Instruction) -> str:
+        """Why a kernel of rows can't make its rows by this product, row after row; empty when it can."""
+        total, rows = _elements(i), _elements(reduction)
+        columns = total // max(1, rows)
+        sizes, dimensions = reduction.operands[0].array_shape.sizes, sorted(reduction.op.dimensions)  # type: ignore[attr-defined]
+        if not isinstance(i.op, Dot) or i.array_shape.element_type.is_complex or not total:
+            return "only products of matrices make rows"
+        if dimensions != list(range(len(sizes) - len(dimensions), len(sizes))) or math.prod(sizes) != total:
+            return "its rows are others"
+        if product_columns(i) != columns:
+            return "its columns are no rows of the kernel"
+        if rows < LEAST_PRODUCT_ROWS:
+            return "few rows are better cut in columns, for more threads to share"
+        if columns > MOST_PRODUCT_COLUMNS:
+            return "its rows are too long to keep"
+        for m in self._after(i):
+            kept = m.op.elementwise or isinstance(m.op, Reshape | Broadcast | Reduce | GetTupleElement)
+            if not kept or _elements(m) not in (total, rows):
+                return f"{m.name} does not follow its rows"
+        return ""
+
     def _refuses_reshapes(self, after: Iterable[Instruction]) -> str:
         """Around a reshape an epilogue must be one chain."""
         split = [m for m in after if sum(u in self.members for u in m.users) > 1]
@@ -149,14 +175,7 @@ class Group:
 
     def _after(self, i: Instruction) -> dict[Instruction, None]:
         """The members that come after `i`."""
-        found: dict[Instruction, None] = {}
-        stack = [u for u in i.users if u in self.members]
-        while stack:
-            m = stack.pop()
-            if m not in found:
-                found[m] = None
-                stack += [u for u in m.users if u in self.members]
-        return found
+        return _after(i, self.members)
 
     def _leads_to_hero(self, i: Instruction) -> bool:
         return self.hero in self._after(i)
@@ -175,8 +194,24 @@ class Group:
         for member in self.members:
             if reason := _misaligned(member, space, rows):
                 return reason
+        if reason := self._crosses_rows(i, self._after(i)):
+            return reason
         if rows < FEW_ROWS and columns > LONG_ROW and any(_elements(r) != rows for r in self.roots):
             return "rows this long are reduced in pieces"
+        return ""
+
+    def _crosses_rows(self, reduction: Instruction, after: Collection[Instruction]) -> str:
+        """Why a value that a row has is asked for by other rows; empty when it isn't."""
+        sizes = reduction.operands[0].array_shape.sizes
+        outer = [d for d, size in enumerate(sizes) if size != 1 and d not in reduction.op.dimensions]  # type: ignore[attr-defined]
+        for m in after:
+            if not isinstance(m.op, Broadcast) or m.array_shape.sizes != sizes:
+                continue
+            kept = m.operands[0].array_shape.sizes
+            along = [d for n, d in enumerate(m.op.broadcast_dimensions) if kept[n] != 1]
+            comes = m.operands[0] is reduction or m.operands[0] in after
+            if comes and along not in (outer, [d for d, size in enumerate(sizes) if size != 1]):
+                return f"{m.name} gives rows the values of others"
         return ""
 
     def _is_map_of(self, dimensions: tuple[object, ...]) -> bool:
@@ -235,6 +270,9 @@ class Group:
         for m in (*self.members, *other.members):
             if isinstance(m.op, Reduce) and not _same_space(m, rows):
                 return "their rows differ"
+            if isinstance(m.op, Reduce):
+                if reason := self._crosses_rows(m, _after(m, {*self.members, *other.members})):
+                    return reason
             if reason := _misaligned(m, space, count):
                 return reason
         for r in (*self.roots, *other.roots):
@@ -278,6 +316,18 @@ def is_written_in(i: Instruction) -> bool:
     return isinstance(i.op, Constant) and i.array_shape.elements == 1
 
 
+def _after(i: Instruction, members: Collection[Instruction]) -> dict[Instruction, None]:
+    """Those of `members` that come after `i`."""
+    found: dict[Instruction, None] = {}
+    stack = [u for u in i.users if u in members]
+    while stack:
+        m = stack.pop()
+        if m not in found:
+            found[m] = None
+            stack += [u for u in m.users if u in members]
+    return found
+
+
 def _operand_count(members: Collection[Instruction]) -> int:
     inside = set(members)
     return len({o for m in members for o in m.operands if o not in inside and not is_written_in(o)})
@@ -308,6 +358,14 @@ def _same_space(a: Instruction, b: Instruction) -> bool:
     """Whether two reductions make the same loops."""
     same = a.operands[0].array_shape.dimensions == b.operands[0].array_shape.dimensions
     return same and set(a.op.dimensions) == set(b.op.dimensions)  # type: ignore[attr-defined]
+
+
+def product_columns(i: Instruction) -> int:
+    """How many columns a Dot's result has."""
+    assert isinstance(i.op, Dot)
+    sizes = i.operands[1].array_shape.sizes
+    taken = {*i.op.rhs_batch, *i.op.rhs_contracting}
+    return math.prod(size for d, size in enumerate(sizes) if d not in taken)
 
 
 def _misaligned(member: Instruction, space: tuple[object, ...], rows: int) -> str:

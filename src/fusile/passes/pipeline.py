@@ -9,6 +9,7 @@ from fusile.passes.expand import ExpandComposites
 from fusile.passes.fold_batch_norm import FoldBatchNorm
 from fusile.passes.fold_constants import FoldConstants
 from fusile.passes.inline import InlineCalls
+from fusile.passes.merge_products import MergeProducts
 from fusile.passes.simplify import CanonicalizeContractions, Simplify
 from fusile.passes.simplify_control_flow import SimplifyControlFlow
 from fusile.rewrite.passes import Pass, Repeat
@@ -47,7 +48,9 @@ def standard_passes(settings: Settings, frozen: bool) -> list[Pass | Repeat]:
         # reshapes the channels are harder to see.
         passes.append(FoldBatchNorm())
     # Last, as simplification would take apart nothing of it but finds new reshapes to merge.
-    passes += [CanonicalizeContractions(settings.numerics), simplification, DeadCode()]
+    passes += [CanonicalizeContractions(settings.numerics), simplification]
+    # After simplification, which finds equal left-hand sides and brings biases to their products.
+    passes += [MergeProducts(), FoldConstants(), DeadCode()]
     return passes
 
 

@@ -46,10 +46,13 @@ from fusile.loops.ir import (
 )
 from fusile.loops.lowering.block import Block
 from fusile.loops.lowering.contraction_shape import contraction_shape
-from fusile.loops.lowering.contraction_tile import Tile, choose_tile, reusing_rows
+from fusile.loops.lowering.contraction_tile import Tile, choose_tile, reusing_rows, with_whole_rows
 from fusile.loops.lowering.elemental import Elemental, reshaped, transcendental
 from fusile.loops.lowering.product_tile import Left, ProductTile, Right, Vectors, accumulator_type, prefetches
+from fusile.loops.lowering.row_space import reachable, row_reductions, space_of_rows
+from fusile.loops.lowering.row_stages import RowStages
 from fusile.loops.lowering.staging import MOST_BYTES, collide, computes, first_places, row_bytes, stage_rows
+from fusile.loops.lowering.vector_loops import lanes_for
 from fusile.loops.machine import Machine
 
 
@@ -81,6 +84,11 @@ class _Writer:
         self.tile = self._choose_tile()
         self.product = ProductTile(elemental, self.type, self.tile.lanes, self.shape.depth)
         self.heavy = any(transcendental(i) for i in elemental.computation.instructions)
+        self.after = self._rows_after()
+        if self.after is not None:
+            self.tile = with_whole_rows(
+                self.tile, math.prod(self.shape.batch), self.shape.row_count, self.shape.column_count
+            )
         self.staged = self._should_stage()
         if self.staged:
             self.tile = reusing_rows(self.tile, self.shape.column_count)
@@ -116,6 +124,51 @@ class _Writer:
         value: Expr = self.elemental.value(self.hero.operands[1], self.shape.rhs(batch, (), columns, depth), block)
         return value
 
+    # -- rows made of sums ---------------------------------------------------------------------------------------------
+
+    def _rows_after(self) -> RowStages | None:
+        """What is done with whole rows of the product, if something reduces them."""
+        reductions = row_reductions(reachable(self.elemental.roots))
+        if not reductions:
+            return None
+        results = [(root, partial(self.elemental.store, buffer, root)) for root, buffer in self.elemental.results]
+        lanes = lanes_for(reachable(self.elemental.roots), self.machine)
+        return RowStages(self.elemental, results, reductions, space_of_rows(reductions[0]), lanes)
+
+    def _rows_of_sums(
+        self, block: Block, batch: Expr, base: Expr, rows: Sequence[tuple[Expr, ...]], left: Left, after: RowStages
+    ) -> None:
+        """All columns of some rows into scratch memory, then what is done with each row."""
+        coordinates = self.math.unflatten(batch, self.shape.batch)
+        kind = self.hero.array_shape.element_type
+        columns = -(-self.shape.column_count // self.tile.lanes) * self.tile.lanes
+        made = Buffer(self.fresh("made").name, kind, (len(rows), columns), Space.SCRATCH)
+        block.emit(Alloc(made))
+
+        def keep(body: list[Stmt], first_column: Expr, vectors: Vectors, sums: Buffer) -> None:
+            def one(cell: tuple[Expr, ...], column: Expr) -> Body:
+                total = Load(sums, cell)
+                value = total if kind is self.type else Apply("convert", (total,), kind)
+                return (Store(made, (cell[0], column), value),)
+
+            body += self.product.cells(sums, vectors, one, first_column)
+
+        block.statements += self._column_tiles(coordinates, len(rows), const(0), left, keep)
+        index = self.math.bound(self.fresh("i"), len(rows))
+        inner = block.child()
+        width = len(self.shape.columns)
+        self.elemental.override(
+            self.hero, lambda at: Load(made, (index, self.math.flatten(at[len(at) - width :], self.shape.columns)))
+        )
+        row = self.math.add(self.math.scale(batch, self.shape.row_count), self.math.add(base, index))
+        named = inner.let(row, "r")
+        if isinstance(named, Var):
+            self.math.ranges[named.name] = (0, after.space.rows - 1)
+        after.row(inner, named)
+        block.loop(index, len(rows), inner)
+
+    # -- staging ------------------------------------------------------------------------------------------------------
+
     def _should_stage(self) -> bool:
         """Whether a tile's rows are better copied: they would share sets of the cache, or take computing."""
         tile, depth = self.tile, self.shape.depth
@@ -147,11 +200,10 @@ class _Writer:
         row_block = self.product.named(body, "rows", row_block)
         column_block = self.product.named(body, "columns", column_block)
         batch_index = self.product.named(body, "batch", batch_index) if batch > 1 else const(0)
-        coordinates = self.math.unflatten(batch_index, shape.batch)
-        body += self._row_tiles(coordinates, row_block, column_block)
+        body += self._row_tiles(batch_index, row_block, column_block)
         return For(task, const(batch * row_blocks * column_blocks), tuple(body), LoopKind.PARALLEL)
 
-    def _row_tiles(self, batch: Sequence[Expr], row_block: Expr, column_block: Expr) -> Body:
+    def _row_tiles(self, batch: Expr, row_block: Expr, column_block: Expr) -> Body:
         tile = self.tile
         full, rest = divmod(self.shape.row_count, tile.rows)
         return self._tiled(
@@ -159,9 +211,10 @@ class _Writer:
             lambda first, count: self._row_tile(batch, first, count, column_block),
         )  # fmt: skip
 
-    def _row_tile(self, batch: Sequence[Expr], first_row: Expr, rows: int, column_block: Expr) -> Body:
+    def _row_tile(self, batch_index: Expr, first_row: Expr, rows: int, column_block: Expr) -> Body:
         """The tiles of some rows, which are staged first if that pays."""
         block = self.elemental.block()
+        batch = self.math.unflatten(batch_index, self.shape.batch)
         base = self.product.named(block.statements, "row", first_row)
         coordinates = [self._rows_at(block.statements, self.math.add(base, const(i))) for i in range(rows)]
 
@@ -177,15 +230,26 @@ class _Writer:
 
             read = stage_rows(self.elemental, block, rows, self.shape.depth, self.type, element)
             left = lambda i, column, depth, b: read(const(i), depth)  # noqa: E731
-        block.statements += self._column_tiles(batch, base, coordinates, column_block, left)
+        if self.after is not None:
+            self._rows_of_sums(block, batch_index, base, coordinates, left, self.after)
+            return block.body()
+
+        def finish(body: list[Stmt], first_column: Expr, vectors: Vectors, sums: Buffer) -> None:
+            epilogue: list[Stmt] = []
+            self._epilogue(epilogue, batch, base, coordinates, first_column, vectors, sums)
+            body[:] = [*prefetches(epilogue, self.machine.l2_bytes), *body, *epilogue]
+
+        block.statements += self._column_tiles(batch, rows, column_block, left, finish)
         return block.body()
 
     def _rows_at(self, body: list[Stmt], flat: Expr) -> tuple[Expr, ...]:
         """A row's coordinates, named, so that divisions happen once a tile and not once a load."""
         return tuple(self.product.named(body, "m", c) for c in self.math.unflatten(flat, self.shape.rows))
 
-    def _column_tiles(self, batch: Sequence[Expr], base: Expr, rows: Sequence[tuple[Expr, ...]], column_block: Expr,
-                      left: Left) -> Body:  # fmt: skip
+    def _column_tiles(
+        self, batch: Sequence[Expr], rows: int, column_block: Expr, left: Left, finish: Callable[..., None]
+    ) -> Body:
+        """The tiles of one block of columns; `finish(body, first column, vectors, sums)` appends what becomes of the sums."""
         tile = self.tile
         full, rest = divmod(self.shape.column_count, tile.columns)
 
@@ -193,10 +257,9 @@ class _Writer:
             vectors = self.product.vectors(count)
             body: list[Stmt] = []
             right: Right = lambda column, depth, b: self.right_at(batch, column, depth, b)  # noqa: E731
-            sums = self.product.sums(body, len(rows), first_column, vectors, left, right)
-            epilogue: list[Stmt] = []
-            self._epilogue(epilogue, batch, base, rows, first_column, vectors, sums)
-            return (*prefetches(epilogue, self.machine.l2_bytes), *body, *epilogue)
+            sums = self.product.sums(body, rows, first_column, vectors, left, right)
+            finish(body, first_column, vectors, sums)
+            return tuple(body)
 
         return self._tiled(full, rest, tile.block_columns, tile.columns, column_block, "column", one)
 

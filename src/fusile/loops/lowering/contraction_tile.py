@@ -72,6 +72,14 @@ def reusing_rows(tile: Tile, columns: int) -> Tile:
     return replace(tile, block_columns=max(tile.block_columns, min(STAGED_COLUMNS, column_tiles)))
 
 
+def with_whole_rows(tile: Tile, batch: int, rows: int, columns: int) -> Tile:
+    """The tile with blocks of all columns, so that a task has whole rows; and of so few rows that there are enough tasks."""
+    row_tiles = -(-rows // tile.rows)
+    most = max(1, BLOCK_ROWS // tile.rows)
+    block_rows = max(1, min(most, row_tiles * batch // WANTED_TASKS, row_tiles))
+    return replace(tile, block_rows=block_rows, block_columns=-(-columns // tile.columns))
+
+
 def _balanced(rows: int, most: int) -> int:
     """The number of rows a tile, at most `most`, that wastes the least on the tile that is left over."""
     if rows <= most:
