@@ -81,7 +81,7 @@ class Group:
         self.members[i] = 1 if rows else times
         if rows:
             self.row_reduction = self.row_reduction or i
-        if isinstance(i.op, Dot | Convolution):
+        if isinstance(i.op, Dot | Convolution) and self.hero is None:
             self.hero, self.kind = i, "contraction"
 
     def times(self, i: Instruction) -> int:
@@ -134,7 +134,7 @@ class Group:
         if self.hero is not None:
             return "the kernel has a contraction already"
         if self.row_reduction is not None:
-            return self._refuses_hero_of_rows(i, self.row_reduction)
+            return _refuses_product_rows(i, self.row_reduction, self.members)
         if any(isinstance(m.op, Reduce | ReduceWindow) for m in self.members):
             return "the kernel reduces"
         after = self._after(i)
@@ -144,27 +144,6 @@ class Group:
         if not all(r in after or r is i for r in self.roots):
             return "the kernel has results that do not come from it"
         return self._refuses_reshapes(after)
-
-    def _refuses_hero_of_rows(self, i: Instruction, reduction: Instruction) -> str:
-        """Why a kernel of rows can't make its rows by this product, row after row; empty when it can."""
-        total, rows = _elements(i), _elements(reduction)
-        columns = total // max(1, rows)
-        sizes, dimensions = reduction.operands[0].array_shape.sizes, sorted(reduction.op.dimensions)  # type: ignore[attr-defined]
-        if not isinstance(i.op, Dot) or i.array_shape.element_type.is_complex or not total:
-            return "only products of matrices make rows"
-        if dimensions != list(range(len(sizes) - len(dimensions), len(sizes))) or math.prod(sizes) != total:
-            return "its rows are others"
-        if product_columns(i) != columns:
-            return "its columns are no rows of the kernel"
-        if rows < LEAST_PRODUCT_ROWS:
-            return "few rows are better cut in columns, for more threads to share"
-        if columns > MOST_PRODUCT_COLUMNS:
-            return "its rows are too long to keep"
-        for m in self._after(i):
-            kept = m.op.elementwise or isinstance(m.op, Reshape | Broadcast | Reduce | GetTupleElement)
-            if not kept or _elements(m) not in (total, rows):
-                return f"{m.name} does not follow its rows"
-        return ""
 
     def _refuses_reshapes(self, after: Iterable[Instruction]) -> str:
         """Around a reshape an epilogue must be one chain."""
@@ -239,7 +218,9 @@ class Group:
         if _operand_count(members) > MOST_OPERANDS:
             return "the kernel would have too many operands"
         if self.hero is not None and other.kind == "loop":
-            return self._refuses_epilogue(other)
+            return self._refuses_epilogue(other) if other.row_reduction is None else self._refuses_rows_epilogue(other)
+        if self.hero is not None and other.hero is not None:
+            return self._refuses_chain(other)
         if self.kind != "loop" or other.kind != "loop":
             return "only loops become one kernel"
         for a, b in ((self, other), (other, self)):
@@ -260,6 +241,44 @@ class Group:
             return "the contraction's results differ in shape"
         follows = all(r in after for r in other.roots)
         return "" if follows else "it has results that do not come from the contraction"
+
+    def _refuses_rows_epilogue(self, other: Group) -> str:
+        """Why a group that reduces rows can't follow this contraction row by row."""
+        assert self.hero is not None and other.row_reduction is not None
+        if self.row_reduction is not None and not _same_space(self.row_reduction, other.row_reduction):
+            return "their rows differ"
+        members = {*self.members, *other.members}
+        if reason := _refuses_product_rows(self.hero, other.row_reduction, members):
+            return reason
+        total, rows = _elements(self.hero), _elements(other.row_reduction)
+        if any(_elements(r) not in (total, rows) for r in (*self.roots, *other.roots)):
+            return "its results are not of its rows"
+        reductions = [m for m in members if isinstance(m.op, Reduce)]
+        if any(not _same_space(m, other.row_reduction) for m in reductions):
+            return "their rows differ"
+        return next(filter(None, (self._crosses_rows(m, _after(m, members)) for m in reductions)), "")
+
+    def _refuses_chain(self, other: Group) -> str:
+        """Why another product can't multiply the rows that this one makes and reduces, as attention does."""
+        first, second = self.hero, other.hero
+        assert first is not None and second is not None
+        if self.row_reduction is None or other.row_reduction is not None:
+            return "the first product's rows are not what the second multiplies"
+        if not (isinstance(first.op, Dot) and isinstance(second.op, Dot)):
+            return "only products of matrices follow one another"
+        if self.roots != [second.operands[0]] or any(u is not second for u in second.operands[0].users):
+            return "the rows are needed elsewhere"
+        rank = second.operands[0].array_shape.rank
+        batch = tuple(range(len(second.op.lhs_batch)))
+        if (
+            second.op.lhs_batch != batch
+            or second.op.lhs_contracting != (rank - 1,)
+            or len(first.op.lhs_batch) != len(batch)
+        ):
+            return "the products have other batches"
+        if _dimensions(first) != _dimensions(second.operands[0]):
+            return "the rows have another shape than the first product"
+        return ""
 
     def _has_shape(self, i: Instruction) -> bool:
         assert self.hero is not None
@@ -358,6 +377,28 @@ def _same_space(a: Instruction, b: Instruction) -> bool:
     """Whether two reductions make the same loops."""
     same = a.operands[0].array_shape.dimensions == b.operands[0].array_shape.dimensions
     return same and set(a.op.dimensions) == set(b.op.dimensions)  # type: ignore[attr-defined]
+
+
+def _refuses_product_rows(i: Instruction, reduction: Instruction, members: Collection[Instruction]) -> str:
+    """Why a kernel of `members`, which reduces rows, can't make them by the product i, row after row; empty when it can."""
+    total, rows = _elements(i), _elements(reduction)
+    columns = total // max(1, rows)
+    sizes, dimensions = reduction.operands[0].array_shape.sizes, sorted(reduction.op.dimensions)  # type: ignore[attr-defined]
+    if not isinstance(i.op, Dot) or i.array_shape.element_type.is_complex or not total:
+        return "only products of matrices make rows"
+    if dimensions != list(range(len(sizes) - len(dimensions), len(sizes))) or math.prod(sizes) != total:
+        return "its rows are others"
+    if product_columns(i) != columns:
+        return "its columns are no rows of the kernel"
+    if rows < LEAST_PRODUCT_ROWS:
+        return "few rows are better cut in columns, for more threads to share"
+    if columns > MOST_PRODUCT_COLUMNS:
+        return "its rows are too long to keep"
+    for m in _after(i, members):
+        kept = m.op.elementwise or isinstance(m.op, Reshape | Broadcast | Reduce | GetTupleElement)
+        if not kept or _elements(m) not in (total, rows):
+            return f"{m.name} does not follow its rows"
+    return ""
 
 
 def product_columns(i: Instruction) -> int:

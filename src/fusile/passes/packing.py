@@ -28,6 +28,9 @@ from fusile.hlo.opset.shape import Pad, Reshape, Reverse, Slice, Transpose
 from fusile.hlo.opset.structure import Constant, OptimizationBarrier
 from fusile.hlo.opset.window import Window
 
+STAGED_BYTES = 240 << 10
+"""Right-hand sides of a batch element up to this size are packed by the product's own kernel."""
+
 
 @dataclass(frozen=True)
 class PackContractions:
@@ -61,10 +64,18 @@ class PackContractions:
             return False
         frozen = isinstance(rhs.op, Constant)
         rows = instruction.array_shape.elements // max(1, columns * math.prod(shape.sizes[d] for d in roles.batch))
-        if not frozen and rows < self.least_rows:
+        if not frozen and (rows < self.least_rows or self._packs_itself(instruction, columns)):
             return False
         instruction.replace_operand(1, pack(rhs, roles, panel, instruction.computation))
         return True
+
+    def _packs_itself(self, instruction: Instruction, columns: int) -> bool:
+        """Whether the kernel of a product of batches packs each right-hand side in scratch memory, being so small."""
+        op, shape = instruction.op, instruction.operands[1].array_shape
+        if not isinstance(op, Dot) or not op.rhs_batch or not columns:
+            return False
+        depth = math.prod(shape.sizes[d] for d in op.rhs_contracting)
+        return columns * depth * max(4, shape.element_type.bytes) <= STAGED_BYTES
 
 
 @dataclass(frozen=True)

@@ -76,6 +76,55 @@ def stage_rows(
     return lambda i, at: Load(buffer, place(i, at))
 
 
+def staged_columns_bytes(columns: int, depth: Sequence[int], element_type: ElementType, panel: int) -> int:
+    """Bytes of staged columns."""
+    return -(-columns // panel) * panel * math.prod(depth) * element_type.bytes
+
+
+def stage_columns(
+    elemental: Elemental,
+    block: Block,
+    columns: int,
+    depth: Sequence[int],
+    element_type: ElementType,
+    panel: int,
+    element: Element,
+) -> Callable[[Expr, Sequence[Expr]], Expr]:
+    """Copies columns to scratch memory, panel by panel, each [depth, panel]; what reads (column, depth coordinates) from
+    there. Columns that fill the last panel up are undefined."""
+    math_, names = elemental.math, elemental.names
+    panels = -(-columns // panel)
+    buffer = Buffer(names.var("panels").name, element_type, (panels, math.prod(depth), panel), Space.SCRATCH)
+    block.emit(Alloc(buffer))
+    loops = VectorLoops(elemental, max(1, min(panel, elemental.machine.lanes(element_type))))
+
+    def place(column: Expr, at: Sequence[Expr]) -> tuple[Expr, ...]:
+        number, within = math_.unflatten(column, (panels, panel))
+        return number, math_.flatten(at, depth), within
+
+    def some(first: Expr, count: int, into: Block) -> None:
+        coordinates = [math_.bound(names.var("k"), size) for size in depth]
+
+        def one(b: Block, column: Expr, slot: int, lane: Expr) -> None:
+            value = element(column, coordinates, b)
+            value = value if value.element_type is element_type else Apply("convert", (value,), element_type)
+            b.emit(Store(buffer, place(column, coordinates), value))
+
+        body = into.child()
+        loops.run(body, count, first, one)
+        nest(into, body, list(zip(coordinates, depth, strict=True)))
+
+    whole, rest = divmod(columns, panel)
+    if whole:
+        number = math_.bound(names.var("panel"), whole)
+        inner = block.child()
+        some(math_.scale(number, panel), panel, inner)
+        block.loop(number, whole, inner)
+    if rest:
+        some(const(whole * panel), rest, block)
+    return lambda column, at: Load(buffer, place(column, at))
+
+
 def first_places(
     elemental: Elemental, rows: int, depth: Sequence[int], element: Element
 ) -> tuple[list[int | None], bool]:
