@@ -21,7 +21,7 @@ from fusile.hlo.verifier import verify
 from fusile.llvm import compile_many
 from fusile.loops.lowering import lower_fusion
 from fusile.loops.text import print_kernel
-from fusile.memory.plan import Branch, CopyStep, Launch, Loop, Plan, Step, plan
+from fusile.memory.plan import Branch, CopyStep, Launch, Loop, Plan, Step, plan, share_buffers
 from fusile.passes.fusion import Fuse, fusion_key
 from fusile.passes.packing import PackContractions
 from fusile.passes.pipeline import passes_after_packing, standard_passes
@@ -29,6 +29,7 @@ from fusile.rewrite.passes import run_passes
 from fusile.runtime.executable import Executable
 from fusile.runtime.program import ArraySpec, Program
 from fusile.stablehlo import parse as parse_stablehlo
+from fusile.targets.cpu.arrays import arrays_text
 from fusile.targets.cpu.entry import entry_text
 from fusile.targets.cpu.pool import pool_text
 from fusile.targets.target import CompiledKernel, Target
@@ -38,18 +39,28 @@ Source = Module | str | bytes | os.PathLike[str]
 
 
 def compile(
-    source: Source, target: str = "cpu", settings: Settings | None = None, *, frozen: bool = False
+    source: Source,
+    target: str = "cpu",
+    settings: Settings | None = None,
+    *,
+    frozen: bool = False,
+    donate: int | Sequence[int] = (),
 ) -> Executable | Interpreted:
     """Compiles a program: a module, HLO or StableHLO text, or a path to a file of either.
 
-    `frozen`: constants are weights that may be folded into one another. Raises ParseError, VerificationError or
-    UnsupportedOpError when the program is wrong or has what this target can't do.
+    `frozen`: constants are weights that may be folded into one another. `donate`: numbers of the arguments that a call
+    gives away: each may be overwritten by the result that the program pairs it with (`input_output_alias`,
+    `tf.aliasing_output`) or by one of the same type, which is then computed in its place.
+
+    Raises ParseError, VerificationError or UnsupportedOpError when the program is wrong or has what this target can't
+    do, ArgumentError when it has no such arguments.
     """
     settings = settings or Settings()
     module = read(source)
     verify(module)
     if target == "interpreter":
         return Interpreted(module)
+    module = donating(module, (donate,) if isinstance(donate, int) else donate)
     times: dict[str, float] = {}
     key = program_cache.key(module, target, find_target(target).key, settings, frozen)
     program = program_cache.load(key, settings)
@@ -57,6 +68,25 @@ def compile(
         program = build(module.clone(), find_target(target), settings, frozen, times)
         program_cache.store(key, program, settings)
     return Executable(program, settings.threads, times)
+
+
+def donating(module: Module, donate: Sequence[int]) -> Module:
+    """The module, whose aliases are of these parameters alone: each with the result that the module pairs it with, or
+    the first one of its type that is left. Raises ArgumentError when there is no such parameter."""
+    leaves = [leaf for p in module.entry.parameters for leaf in p.shape.leaves()]
+    for number in donate:
+        if not 0 <= number < len(leaves):
+            raise ArgumentError(f"argument {number} can't be donated: {module.name} has {len(leaves)}")
+    found = Module(module.name, module.entry)
+    found.result_names = module.result_names
+    found.aliases = {result: parameter for result, parameter in module.aliases.items() if parameter in donate}
+    for number in dict.fromkeys(donate):
+        if number not in found.aliases.values():
+            fitting = (r for r, leaf in enumerate(module.entry.root.shape.leaves()) if leaf == leaves[number])
+            result = next((r for r in fitting if r not in found.aliases), None)
+            if result is not None:
+                found.aliases[result] = number
+    return found
 
 
 def read(source: Source) -> Module:
@@ -87,6 +117,7 @@ def build(module: Module, target: Target, settings: Settings, frozen: bool, time
     texts = {"hlo": print_module(module, elide=64)}
     clock = _Clock(times)
     optimize(module, target, settings, frozen)
+    share_buffers(module)
     texts["optimized"] = print_module(module, elide=64)
     clock.lap("passes")
     kernels, order = lower(module, target)
@@ -103,7 +134,7 @@ def build(module: Module, target: Target, settings: Settings, frozen: bool, time
     triple = target.details.triple
     entry = entry_text(memory_plan, of_fusion, work, triple)
     entry_object, pool_object = compile_many(
-        [entry, pool_text(triple)], target.details, level=1, threads=settings.compile_threads
+        [entry, pool_text(triple) + arrays_text()], target.details, level=1, threads=settings.compile_threads
     )
     texts["llvm"] += "\n" + entry
     clock.lap("entry")
@@ -180,6 +211,7 @@ def _program(
         target=target.key,
         parameters=parameters,
         results=results,
+        aliases=tuple(sorted(module.aliases.items())),
         is_tuple=isinstance(module.entry.root.shape, TupleShape),
         objects=objects,
         pool_object=pool_object,

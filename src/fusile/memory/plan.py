@@ -1,35 +1,43 @@
 """From a fused module to a plan: what runs in which order, and where every value lies.
 
-Values get virtual buffers with lifetimes on one timeline that runs through loop bodies and branches too; `assign` then
-packs those of the arena, largest first, into the lowest place that is free for the whole lifetime. Reshapes, tuples and
-their elements are the same buffer under another name. A loop's state has fixed buffers that its body updates; updates
-in place (`Fusion.in_place`) share the operand's buffer when nothing reads it afterwards and copy it first otherwise.
+Values get virtual buffers with lifetimes on one timeline that runs through loop bodies and branches too;
+`places.assign` then packs those of the arena. A kernel's result lies where an operand does that nothing reads
+afterwards: when the kernel writes it in place (`Fusion.in_place`, with a copy first when the operand lives on), and
+when it reads each element before it writes it (`Fusion.shared`, which `share_buffers` sets). A loop's state has fixed
+buffers which its body writes; a state that the body hands through lies where it lay before the loop.
+
+`Module.aliases` says which results the caller may want in which parameters' buffers. The plan holds for both: with the
+result in a buffer of its own, and in the parameter's. So such a result is written when nothing reads the parameter any
+more, or by the kernel that reads it last, if it may share.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from fusile.base.element_type import PRED
 from fusile.base.errors import CompileError, UnsupportedOpError
-from fusile.base.shape import Shape, TupleShape
+from fusile.base.shape import Shape
 from fusile.hlo.ir import Computation, Instruction, Literal, Module
 from fusile.hlo.opset.control import Conditional, CustomCall, Fusion, While
-from fusile.hlo.opset.shape import Reshape
-from fusile.hlo.opset.structure import AfterAll, Constant, Copy, GetTupleElement, OptimizationBarrier, Parameter, Tuple
-
-ALIGNMENT = 64
-
-
-@dataclass(frozen=True)
-class Slice:
-    """Where an array lies: in `argument`, `result` or `constant` number `index`, or in the `arena`, from `offset` bytes on."""
-
-    space: str
-    index: int
-    offset: int
-    bytes: int
+from fusile.hlo.opset.structure import AfterAll, Constant, GetTupleElement, Parameter, Tuple
+from fusile.memory.fills import separate_fills
+from fusile.memory.order import schedule
+from fusile.memory.places import Buffer, Slice, aligned, assign
+from fusile.memory.share import Pairs, shareable
+from fusile.memory.values import (
+    ALIASES,
+    ValueName,
+    first_leaf,
+    invariant,
+    last_readers,
+    leaf_operands,
+    origin,
+    origins,
+    parameter_leaves,
+    reads,
+)
 
 
 @dataclass(frozen=True)
@@ -81,30 +89,15 @@ class Plan:
     temp_unshared: int
 
 
-@dataclass(eq=False)
-class _Buffer:
-    """A virtual buffer. `fixed`: it lies outside the arena. `owner`: the computation that may update it in place."""
-
-    bytes: int
-    start: int
-    end: int
-    fixed: Slice | None = None
-    owner: Computation | None = None
-    offset: int = -1
-
-    def slice(self) -> Slice:
-        return self.fixed if self.fixed is not None else Slice("arena", 0, self.offset, self.bytes)
-
-
 @dataclass(frozen=True)
 class _Draft:
     """A step whose places are still virtual."""
 
     kind: str
-    buffers: tuple[_Buffer, ...] = ()
-    results: tuple[_Buffer, ...] = ()
+    buffers: tuple[Buffer, ...] = ()
+    results: tuple[Buffer, ...] = ()
     fusion: Instruction | None = None
-    workspace: _Buffer | None = None
+    workspace: Buffer | None = None
     parts: tuple[tuple[_Draft, ...], ...] = ()
     is_predicate: bool = False
 
@@ -114,10 +107,10 @@ def plan(module: Module, workspace: Callable[[Instruction], int] = lambda fusion
 
     Raises UnsupportedOpError for custom calls that have no kernel, CompileError when an instruction was left unfused.
     """
-    planner = _Planner(module, workspace)
+    planner = _Planner(module, workspace, lambda fusion: fusion.op.shared)  # type: ignore[attr-defined]
     drafts = planner.entry()
     arena = assign(planner.buffers)
-    unshared = sum(_aligned(b.bytes) for b in planner.buffers)
+    unshared = sum(aligned(b.bytes) for b in planner.buffers) + sum(aligned(size) for size in planner.taken_over)
     parameters = tuple(leaf for p in module.entry.parameters for leaf in p.shape.leaves())
     return Plan(
         tuple(map(_finished, drafts)),
@@ -129,28 +122,15 @@ def plan(module: Module, workspace: Callable[[Instruction], int] = lambda fusion
     )
 
 
-def _aligned(size: int) -> int:
-    return -(-max(1, size) // ALIGNMENT) * ALIGNMENT
-
-
-def assign(buffers: Sequence[_Buffer]) -> int:
-    """Gives every buffer an offset so that no two that live at once overlap; the arena's size."""
-    placed: list[_Buffer] = []
-    total = 0
-    for buffer in sorted(buffers, key=lambda b: (-b.bytes, b.start)):
-        size = _aligned(buffer.bytes)
-        busy = sorted(
-            (p.offset, p.offset + _aligned(p.bytes)) for p in placed if p.start <= buffer.end and buffer.start <= p.end
-        )
-        offset = 0
-        for low, high in busy:
-            if low - offset >= size:
-                break
-            offset = max(offset, high)
-        buffer.offset = offset
-        placed.append(buffer)
-        total = max(total, offset + size)
-    return total
+def share_buffers(module: Module) -> None:
+    """Notes in each fusion which results lie where an operand does; their kernels are then made without the promise
+    that they lie apart. `plan` follows it. Fills become one for each place."""
+    separate_fills(module)
+    planner = _Planner(module, lambda fusion: 0, shareable)
+    planner.entry()
+    for fusion, pairs in planner.shared.items():
+        assert isinstance(fusion.op, Fusion)
+        fusion.op = replace(fusion.op, shared=tuple(sorted(pairs)))
 
 
 def _finished(draft: _Draft) -> Step:
@@ -168,24 +148,31 @@ def _finished(draft: _Draft) -> Step:
     return Branch(draft.buffers[0].slice(), draft.is_predicate, parts)
 
 
-ALIASES = (Reshape, Tuple, GetTupleElement, OptimizationBarrier, AfterAll, Copy)
-Values = dict[Instruction, list[_Buffer]]
+Values = dict[Instruction, list[Buffer]]
 
 
 class _Planner:
-    def __init__(self, module: Module, workspace: Callable[[Instruction], int]) -> None:
-        self.module, self.workspace = module, workspace
-        self.time = 0
-        self.buffers: list[_Buffer] = []
-        self.constants: list[Literal] = []
-        self.constant_buffers: dict[int, _Buffer] = {}
+    """Plans a module. `pairs` gives the results of a fusion that may lie in an operand's place."""
 
-    def new(self, size: int, owner: Computation | None = None) -> _Buffer:
-        buffer = _Buffer(size, self.time, self.time, owner=owner)
+    def __init__(
+        self, module: Module, workspace: Callable[[Instruction], int], pairs: Callable[[Instruction], Pairs]
+    ) -> None:
+        self.module, self.workspace, self.pairs = module, workspace, pairs
+        self.time = 0
+        self.buffers: list[Buffer] = []
+        self.constants: list[Literal] = []
+        self.constant_buffers: dict[int, Buffer] = {}
+        self.orders: dict[Computation, tuple[list[Instruction], int]] = {}
+        self.shared: dict[Instruction, list[tuple[int, int]]] = {}
+        self.taken_over: list[int] = []
+        """Sizes of the values that lie in another's place."""
+
+    def new(self, size: int, owner: Computation | None = None) -> Buffer:
+        buffer = Buffer(size, self.time, self.time, owner=owner)
         self.buffers.append(buffer)
         return buffer
 
-    def tick(self, *used: _Buffer) -> None:
+    def tick(self, *used: Buffer) -> None:
         """One step of the timeline, in which these are used."""
         self.time += 1
         for buffer in used:
@@ -193,51 +180,95 @@ class _Planner:
 
     def entry(self) -> list[_Draft]:
         entry = self.module.entry
-        values: Values = {}
-        number = 0
-        for parameter in entry.parameters:
-            values[parameter] = []
-            for leaf in parameter.shape.leaves():
-                values[parameter].append(_Buffer(leaf.bytes, 0, 0, Slice("argument", number, 0, leaf.bytes)))
-                number += 1
+        places = [
+            Buffer(p.shape.leaves()[n].bytes, 0, 0, Slice("argument", i, 0, p.shape.leaves()[n].bytes))
+            for i, (p, n) in enumerate(parameter_leaves(entry))
+        ]
         results = [
-            _Buffer(s.bytes, 0, 0, Slice("result", i, 0, s.bytes), owner=entry)
+            Buffer(s.bytes, 0, 0, Slice("result", i, 0, s.bytes), owner=entry)
             for i, s in enumerate(entry.root.shape.leaves())
         ]
-        wanted: dict[tuple[Instruction, int], _Buffer] = {}
-        for place, buffer in zip(_origins(entry.root), results, strict=True):
-            if isinstance(place[0].op, Fusion):
-                wanted.setdefault(place, buffer)
-        drafts = self.computation(entry, values, wanted)
-        for source, target in zip(values[entry.root], results, strict=True):
+        scope = _Scope(self, entry, _bound(entry, places), self.module.aliases)
+        own = parameter_leaves(entry)
+        scope.content = {results[k]: own[p] for k, p in self.module.aliases.items()}
+        drafts = scope.run(results)
+        # Where each source may be overwritten by another result.
+        taken = {places[p]: k for k, p in self.module.aliases.items()}
+        return drafts + self.moves(scope.root(), results, taken)
+
+    def schedule(self, computation: Computation, aliases: Mapping[int, int]) -> tuple[list[Instruction], int]:
+        """A computation's order and the bytes that it takes."""
+        if computation not in self.orders:
+            self.orders[computation] = schedule(computation, aliases, self._inside)
+        return self.orders[computation]
+
+    def _inside(self, i: Instruction) -> int:
+        if isinstance(i.op, While):
+            return max(self.schedule(i.op.condition, {})[1], self.schedule(i.op.body, _state_aliases(i.op))[1])
+        if isinstance(i.op, Conditional):
+            return max(self.schedule(branch, {})[1] for branch in i.op.branches)
+        return 0
+
+    def moves(self, sources: Sequence[Buffer], targets: Sequence[Buffer], taken: Mapping[Buffer, int]) -> list[_Draft]:
+        """Copies a computation's results into their places, as if all at once. `taken`: the number of the target that
+        may overwrite a source; such a source goes aside first when it is for another target."""
+        drafts, aside = [], list(sources)
+        for number, (source, target) in enumerate(zip(sources, targets, strict=True)):
+            if source is not target and taken.get(source, number) != number:
+                aside[number] = self.new(source.bytes)
+                drafts.append(self.copy(source, aside[number]))
+        for source, target in zip(aside, targets, strict=True):
             if source is not target:
                 drafts.append(self.copy(source, target))
         return drafts
 
-    def copy(self, source: _Buffer, target: _Buffer) -> _Draft:
+    def copy(self, source: Buffer, target: Buffer) -> _Draft:
         self.tick(source, target)
         return _Draft("copy", (source,), (target,))
 
-    def computation(
-        self, computation: Computation, values: Values, wanted: dict[tuple[Instruction, int], _Buffer]
-    ) -> list[_Draft]:
-        """Plans one computation's instructions; fills `values`. `wanted` gives results a place."""
+    def constant(self, literal: Literal) -> Buffer:
+        key = id(literal)
+        if key not in self.constant_buffers:
+            size = literal.array.nbytes
+            self.constant_buffers[key] = Buffer(size, 0, 0, Slice("constant", len(self.constants), 0, size))
+            self.constants.append(literal)
+        return self.constant_buffers[key]
+
+
+class _Scope:
+    """Plans one computation. `values` holds its parameters' buffers; `content` what value lies, or may lie, in a
+    buffer."""
+
+    def __init__(self, planner: _Planner, computation: Computation, values: Values, aliases: Mapping[int, int]) -> None:
+        self.planner, self.computation, self.values = planner, computation, values
+        self.order, _ = planner.schedule(computation, aliases)
+        self.readers = last_readers(self.order, computation)
+        self.content: dict[Buffer, ValueName] = {}
+        self.wanted: dict[ValueName, Buffer] = {}
+
+    def root(self) -> list[Buffer]:
+        """Where the root's leaves lie."""
+        return self.values[self.computation.root]
+
+    def run(self, targets: Sequence[Buffer | None]) -> list[_Draft]:
+        """Plans the instructions; fills `values`. `targets` are the places where the root's leaves should lie."""
+        for value, target in zip(origins(self.computation.root), targets, strict=True):
+            if target is not None:
+                self._want(value, target)
         drafts: list[_Draft] = []
-        order = computation.post_order()
-        readers = _last_readers(order, computation)
-        for position, i in enumerate(order):
+        for position, i in enumerate(self.order):
             if isinstance(i.op, Parameter):
                 continue
             if isinstance(i.op, Constant):
-                values[i] = [self.constant(i.op.literal)]
+                self.values[i] = [self.planner.constant(i.op.literal)]
             elif isinstance(i.op, ALIASES):
-                values[i] = _alias(i, values)
+                self.values[i] = _alias(i, self.values)
             elif isinstance(i.op, Fusion):
-                drafts += self.launch(i, values, wanted, readers, position, computation)
+                drafts += self._launch(i, position)
             elif isinstance(i.op, While):
-                drafts += self.loop(i, values, readers, position, computation)
+                drafts += self._loop(i, position)
             elif isinstance(i.op, Conditional):
-                drafts += self.branch(i, values, computation)
+                drafts += self._branch(i, position)
             elif isinstance(i.op, CustomCall):
                 raise UnsupportedOpError(
                     f"no kernel is registered for the custom call to {i.op.target!r}", source=i.source
@@ -246,160 +277,209 @@ class _Planner:
                 raise CompileError(f"{i.name} was left out of every kernel", source=i.source)
         return drafts
 
-    def constant(self, literal: Literal) -> _Buffer:
-        key = id(literal)
-        if key not in self.constant_buffers:
-            size = literal.array.nbytes
-            self.constant_buffers[key] = _Buffer(size, 0, 0, Slice("constant", len(self.constants), 0, size))
-            self.constants.append(literal)
-        return self.constant_buffers[key]
+    # -- where values may lie ------------------------------------------------------------------------------------------
 
-    def launch(self, i: Instruction, values: Values, wanted: dict[tuple[Instruction, int], _Buffer],
-               readers: dict[tuple[Instruction, int], int], position: int, computation: Computation) -> list[_Draft]:  # fmt: skip
-        operands = [b for o in i.operands for b in values[o]]
-        leaf_of = [(o, n) for o in i.operands for n in range(len(values[o]))]
-        shared = dict(i.op.in_place)  # type: ignore[attr-defined]
-        drafts, results = [], []
-        for number, shape in enumerate(i.shape.leaves()):
-            target = wanted.get((i, number))
-            if number not in shared:
-                results.append(target or self.new(shape.bytes, computation))
-                continue
-            source = operands[shared[number]]
-            last = readers[_origin(*leaf_of[shared[number]])] <= position and operands.count(source) == 1
-            if last and source.owner is computation and target is None:
-                results.append(source)
+    def _want(self, value: ValueName, target: Buffer) -> None:
+        """Asks for a value in a place; and for what it overwrites, if nobody else reads that."""
+        while isinstance(value[0].op, Fusion | While | Conditional) and value not in self.wanted:
+            self.wanted[value] = target
+            i, leaf = value
+            if isinstance(i.op, Fusion) and leaf in dict(i.op.in_place):
+                operand = dict(i.op.in_place)[leaf]
+            elif isinstance(i.op, While):
+                operand = leaf
             else:
-                target = target or self.new(shape.bytes, computation)
-                drafts.append(self.copy(source, target))
-                operands[shared[number]] = target
-                results.append(target)
-        size = self.workspace(i)
-        space = self.new(size) if size else None
-        values[i] = results
-        self.tick(*operands, *results, *([space] if space else []))
-        return [*drafts, _Draft("launch", tuple(operands), tuple(results), i, space)]
+                return
+            value = origin(*leaf_operands(i)[operand])
+            readers = {u for u in self.order if value in self._reads(u)}
+            if readers != {i} or self._reads(i).count(value) > 1 or value in origins(self.computation.root):
+                return
 
-    def loop(self, i: Instruction, values: Values, readers: dict[tuple[Instruction, int], int], position: int,
-             computation: Computation) -> list[_Draft]:  # fmt: skip
-        op = i.op
+    def _reads(self, i: Instruction) -> list[ValueName]:
+        return [] if isinstance(i.op, ALIASES) else reads(i)
+
+    def _dies(self, value: ValueName, position: int, read: Sequence[ValueName]) -> bool:
+        """Whether the instruction at this position is the last to read a value, and reads it once."""
+        return self.readers[value] <= position and read.count(value) == 1
+
+    def _writable(self, target: Buffer, position: int, read: Sequence[ValueName], over: Sequence[ValueName]) -> bool:
+        """Whether the instruction at this position, which reads the values `read`, may write to a place: nobody needs
+        any more what lies there, unless it is one of the values `over`, read just before."""
+        there = self.content.get(target)
+        if there is None or self.readers.get(there, -1) < position:
+            return True
+        return there in over and self._dies(there, position, read)
+
+    # -- steps ---------------------------------------------------------------------------------------------------------
+
+    def _launch(self, i: Instruction, position: int) -> list[_Draft]:
+        launch = _Launching(self, i, position)
+        for number, shape in enumerate(i.shape.leaves()):
+            launch.place(number, shape.bytes)
+        planner = self.planner
+        size = planner.workspace(i)
+        space = planner.new(size) if size else None
+        self.values[i] = launch.results
+        self.content.update({b: (i, n) for n, b in enumerate(launch.results)})
+        planner.tick(*launch.operands, *launch.results, *([space] if space else []))
+        return [*launch.drafts, _Draft("launch", tuple(launch.operands), tuple(launch.results), i, space)]
+
+    def _loop(self, i: Instruction, position: int) -> list[_Draft]:
+        op, planner = i.op, self.planner
         assert isinstance(op, While)
+        drafts, state = self._state(i, position)
+        changing = [b for b, constant in zip(state, invariant(op), strict=True) if not constant]
+        for buffer in changing:
+            buffer.owner = op.body
+        start = planner.time
+        condition = _Scope(planner, op.condition, _bound(op.condition, state), {})
+        before = condition.run([None])
+        (predicate,) = condition.root()
+        planner.tick(predicate)
+        body = _Scope(planner, op.body, _bound(op.body, state), _state_aliases(op))
+        own = parameter_leaves(op.body)
+        body.content = {b: own[n] for n, b in enumerate(state) if b in changing}
+        inside = body.run([b if b in changing else None for b in state])
+        inside += planner.moves(body.root(), state, {b: n for n, b in enumerate(state) if b in changing})
+        planner.tick(*state, predicate)
+        for buffer in state:
+            buffer.start, buffer.end = min(buffer.start, start), max(buffer.end, planner.time)
+        for buffer in changing:
+            buffer.owner = self.computation
+        self.content.update({b: (i, n) for n, b in enumerate(state) if b in changing})
+        self.values[i] = state
+        return [*drafts, _Draft("loop", (predicate,), parts=(tuple(before), tuple(inside)))]
+
+    def _state(self, i: Instruction, position: int) -> tuple[list[_Draft], list[Buffer]]:
+        """The places of a loop's state, with the copies that fill them."""
+        assert isinstance(i.op, While)
+        planner, read = self.planner, reads(i)
         drafts: list[_Draft] = []
-        state: list[_Buffer] = []
-        initial = [(o, n) for o in i.operands for n in range(len(values[o]))]
-        for o, n in initial:
-            source = values[o][n]
-            last = readers[_origin(o, n)] <= position
-            if last and source.owner is computation and source.fixed is None and source not in state:
+        state: list[Buffer] = []
+        unchanged = invariant(i.op)
+        for n, (o, m) in enumerate(leaf_operands(i)):
+            source, target = self.values[o][m], self.wanted.get((i, n))
+            dies = self._dies(read[n], position, read)
+            if unchanged[n] or (source is target and dies):
                 state.append(source)
                 continue
-            target = self.new(source.bytes, op.body)
-            drafts.append(self.copy(source, target))
+            if target is None or not self._writable(target, position, read, [read[n]]):
+                if dies and source.owner is self.computation and source.fixed is None and source not in state:
+                    planner.taken_over.append(source.bytes)
+                    state.append(source)
+                    continue
+                target = planner.new(source.bytes)
+            drafts.append(planner.copy(source, target))
             state.append(target)
-        for buffer in state:
-            buffer.owner = op.body
-        start = self.time
-        condition_values = _bound(op.condition, state)
-        condition = self.computation(op.condition, condition_values, {})
-        predicate = condition_values[op.condition.root][0]
-        self.tick(predicate)
-        body_values = _bound(op.body, state)
-        body = self.computation(op.body, body_values, {})
-        body += self._moves(body_values[op.body.root], state)
-        self.tick(*state, predicate)
-        for buffer in state:
-            buffer.start, buffer.end = min(buffer.start, start), max(buffer.end, self.time)
-            buffer.owner = computation
-        values[i] = state
-        return [*drafts, _Draft("loop", (predicate,), parts=(tuple(condition), tuple(body)))]
+        return drafts, state
 
-    def _moves(self, new: Sequence[_Buffer], state: Sequence[_Buffer]) -> list[_Draft]:
-        """The body's results into the state, all at once: what is itself state goes through a copy first."""
-        drafts, sources = [], []
-        for source, target in zip(new, state, strict=True):
-            if source is not target and source in state:
-                aside = self.new(source.bytes)
-                drafts.append(self.copy(source, aside))
-                source = aside
-            sources.append(source)
-        for source, target in zip(sources, state, strict=True):
-            if source is not target:
-                drafts.append(self.copy(source, target))
-        return drafts
-
-    def branch(self, i: Instruction, values: Values, computation: Computation) -> list[_Draft]:
-        op = i.op
+    def _branch(self, i: Instruction, position: int) -> list[_Draft]:
+        op, planner, read = i.op, self.planner, reads(i)
         assert isinstance(op, Conditional)
-        results = [self.new(s.bytes, computation) for s in i.shape.leaves()]
-        arguments = [b for o in i.operands[1:] for b in values[o]]
-        index = values[i.operands[0]][0]
-        self.tick(index, *arguments)
+        results = []
+        for n, shape in enumerate(i.shape.leaves()):
+            target = self.wanted.get((i, n))
+            fits = target is not None and self._writable(target, position, read, [])
+            results.append(target if target is not None and fits else planner.new(shape.bytes, self.computation))
+        arguments = [b for o in i.operands[1:] for b in self.values[o]]
+        index = self.values[i.operands[0]][0]
+        planner.tick(index, *arguments)
         parts = []
         for branch in op.branches:
-            inside = _bound(branch, arguments)
-            drafts = self.computation(branch, inside, {})
-            drafts += [self.copy(s, t) for s, t in zip(inside[branch.root], results, strict=True)]
-            parts.append(tuple(drafts))
-        self.tick(index, *arguments, *results)
-        values[i] = results
+            inside = _Scope(planner, branch, _bound(branch, arguments), {})
+            drafts = inside.run(results)
+            parts.append((*drafts, *planner.moves(inside.root(), results, {})))
+        planner.tick(index, *arguments, *results)
+        self.values[i] = results
+        self.content.update({b: (i, n) for n, b in enumerate(results)})
         is_predicate = i.operands[0].array_shape.element_type is PRED
         return [_Draft("branch", (index,), parts=tuple(parts), is_predicate=is_predicate)]
 
 
-def _bound(computation: Computation, buffers: Sequence[_Buffer]) -> Values:
+class _Launching:
+    """Finds the places of one kernel's results."""
+
+    def __init__(self, scope: _Scope, i: Instruction, position: int) -> None:
+        assert isinstance(i.op, Fusion)
+        self.scope, self.i, self.position, self.planner = scope, i, position, scope.planner
+        self.operands = [b for o in i.operands for b in scope.values[o]]
+        self.read = reads(i)
+        self.in_place = dict(i.op.in_place)
+        self.pairs = [pair for pair in scope.planner.pairs(i) if pair[0] not in self.in_place]
+        self.drafts: list[_Draft] = []
+        self.results: list[Buffer] = []
+
+    def place(self, number: int, size: int) -> None:
+        """Decides where result `number` lies."""
+        if number in self.in_place:
+            self.results.append(self._written_in_place(number, size))
+        else:
+            self.results.append(self._in_target(number) or self._shared(number) or self._new(size))
+
+    def _new(self, size: int) -> Buffer:
+        return self.planner.new(size, self.scope.computation)
+
+    def _dies(self, operand: int) -> bool:
+        return self.scope._dies(self.read[operand], self.position, self.read)
+
+    def _written_in_place(self, number: int, size: int) -> Buffer:
+        operand, target = self.in_place[number], self.scope.wanted.get((self.i, number))
+        source = self.operands[operand]
+        if source is target and self._dies(operand):
+            return source
+        if target is None or not self.scope._writable(target, self.position, self.read, [self.read[operand]]):
+            if self._dies(operand) and source.owner is self.scope.computation:
+                self.planner.taken_over.append(size)
+                return source
+            target = self._new(size)
+        self.drafts.append(self.planner.copy(source, target))
+        self.operands[operand] = target
+        return target
+
+    def _in_target(self, number: int) -> Buffer | None:
+        """The place that the result is wanted in, if it may be written now."""
+        target = self.scope.wanted.get((self.i, number))
+        operands = [operand for leaf, operand in self.pairs if leaf == number]
+        if target is None or not self.scope._writable(
+            target, self.position, self.read, [self.read[o] for o in operands]
+        ):
+            return None
+        there = self.scope.content.get(target)
+        self._note(number, [o for o in operands if self.read[o] == there])
+        return target
+
+    def _shared(self, number: int) -> Buffer | None:
+        """The place of an operand that nothing reads afterwards."""
+        for leaf, operand in self.pairs:
+            source = self.operands[operand]
+            free = source.owner is self.scope.computation and source not in self.results
+            if leaf == number and free and self._dies(operand):
+                self._note(number, [operand])
+                self.planner.taken_over.append(source.bytes)
+                return source
+        return None
+
+    def _note(self, number: int, operands: Sequence[int]) -> None:
+        self.planner.shared.setdefault(self.i, []).extend((number, operand) for operand in operands)
+
+
+def _bound(computation: Computation, buffers: Sequence[Buffer]) -> Values:
     rest = iter(buffers)
     return {p: [next(rest) for _ in p.shape.leaves()] for p in computation.parameters}
 
 
-def _alias(i: Instruction, values: Values) -> list[_Buffer]:
+def _state_aliases(loop: While) -> dict[int, int]:
+    """A body's results lie where the state does."""
+    return {n: n for n, constant in enumerate(invariant(loop)) if not constant}
+
+
+def _alias(i: Instruction, values: Values) -> list[Buffer]:
     if isinstance(i.op, Tuple):
         return [b for o in i.operands for b in values[o]]
     if isinstance(i.op, GetTupleElement):
-        shape = i.operands[0].shape
-        assert isinstance(shape, TupleShape)
-        start = sum(len(s.leaves()) for s in shape.shapes[: i.op.index])
+        start = first_leaf(i)
         return values[i.operands[0]][start : start + len(i.shape.leaves())]
-    if isinstance(i.op, AfterAll):
-        return []
-    return values[i.operands[0]]
+    return [] if isinstance(i.op, AfterAll) else values[i.operands[0]]
 
 
-def _origin(i: Instruction, leaf: int) -> tuple[Instruction, int]:
-    """The instruction and leaf that a leaf is another name of."""
-    while isinstance(i.op, ALIASES) and i.operands:
-        if isinstance(i.op, Tuple):
-            for operand in i.operands:
-                count = len(operand.shape.leaves())
-                if leaf < count:
-                    i = operand
-                    break
-                leaf -= count
-        elif isinstance(i.op, GetTupleElement):
-            shape = i.operands[0].shape
-            assert isinstance(shape, TupleShape)
-            leaf += sum(len(s.leaves()) for s in shape.shapes[: i.op.index])
-            i = i.operands[0]
-        else:
-            i = i.operands[0]
-    return i, leaf
-
-
-def _origins(i: Instruction) -> list[tuple[Instruction, int]]:
-    return [_origin(i, n) for n in range(len(i.shape.leaves()))]
-
-
-def _last_readers(order: Sequence[Instruction], computation: Computation) -> dict[tuple[Instruction, int], int]:
-    """For each value, the position of the last instruction that reads it; past the end for the root's."""
-    last: dict[tuple[Instruction, int], int] = {}
-    for position, i in enumerate(order):
-        if isinstance(i.op, ALIASES):
-            continue
-        for operand in i.operands:
-            for place in _origins(operand):
-                last[place] = position
-    for place in _origins(computation.root):
-        last[place] = len(order)
-    return last
-
-
-__all__ = ["Branch", "CopyStep", "Launch", "Loop", "Plan", "Slice", "Step", "plan"]
+__all__ = ["Branch", "CopyStep", "Launch", "Loop", "Plan", "Slice", "Step", "plan", "share_buffers"]

@@ -13,7 +13,7 @@ def fusion_key(fusion: Instruction) -> str:
     """Equal for fusions that compute the same from operands of the same shapes in the same order."""
     op = fusion.op
     assert isinstance(op, Fusion)
-    return f"{op.kind} {op.in_place}\n{_structure(op.computation)}"
+    return f"{op.kind} {op.in_place} {op.shared}\n{_structure(op.computation)}"
 
 
 def _structure(computation: Computation) -> str:

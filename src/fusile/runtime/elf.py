@@ -1,4 +1,5 @@
-"""Loads relocatable ELF objects into memory: sections laid out, symbols resolved, relocations applied, then made executable.
+"""Loads relocatable ELF objects into memory: sections laid out, symbols resolved, relocations applied, then made
+executable.
 
 So machine code runs without a linker and without the compiler that made it. Everything in the file is checked against
 its bounds first; what is wrong raises LoadError. Pages are written before they become executable, never both at once.
@@ -94,8 +95,8 @@ def _string(data: memoryview, at: int) -> str:
 
 
 class Image:
-    """Several objects as one piece of executable memory. `symbols` maps global names to addresses; the memory is released
-    with the image, so whoever calls into it keeps it."""
+    """Several objects as one piece of executable memory. `symbols` maps global names to addresses; the memory is
+    released with the image, so whoever calls into it keeps it."""
 
     def __init__(self, objects: Sequence[bytes], externals: Mapping[str, int]) -> None:
         self.externals = externals

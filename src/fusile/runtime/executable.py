@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import math
 import os
-import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,18 +13,26 @@ from typing import Any
 import numpy as np
 
 from fusile.base.errors import ArgumentError, LoadError
-from fusile.runtime.buffers import RESULTS
+from fusile.runtime.arrays import ArrayAddresses
+from fusile.runtime.buffers import ALIGNMENT, RESULTS
 from fusile.runtime.elf import Image, standard_externals
 from fusile.runtime.pool import pool
 from fusile.runtime.profile import MOST_EVENTS, Profile
 from fusile.runtime.program import ArraySpec, Kernel, Memory, Program
 
+LARGE = 1 << 16
+"""From so many bytes on kernels may write results by instructions that ask for whole cache lines."""
 _ENTRY = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_void_p] * 6)
 
 
 class Executable:
-    """Runs a compiled program on NumPy arrays, or anything with `__dlpack__` or `__array__`. Calls from several threads at once
-    are safe. Results are NumPy arrays: one, or a tuple when the program gives a tuple."""
+    """Runs a compiled program on NumPy arrays, or anything with `__dlpack__` or `__array__`. Calls from several threads
+    at once are safe. Results are NumPy arrays: one, or a tuple when the program gives a tuple.
+
+    A program with donated arguments (`fusile.compile(..., donate=)`) overwrites them: the result is computed in the
+    array that was given, and is that array. It gets one of its own when the argument is read-only, has to be converted,
+    overlaps another argument, or is large and not at a multiple of 64 bytes.
+    """
 
     def __init__(self, program: Program, threads: int, compile_times: dict[str, float] | None = None) -> None:
         self.program = program
@@ -38,27 +45,21 @@ class Executable:
         self._entry = _ENTRY(self._image.symbols["fusile_entry"])
         self._constants = [_aligned(c) for c in program.constants]
         self._constant_table = _table(self._constants)
-        self._parameters = [(p, p.dtype, p.sizes) for p in program.parameters]
+        self._count = len(program.parameters)
         self._results = [(r.sizes, r.dtype, math.prod(r.sizes)) for r in program.results]
-        self._arguments_type = ctypes.c_void_p * max(1, len(self._parameters))
-        self._results_type = ctypes.c_void_p * max(1, len(self._results))
-        self._arenas: list[Any] = []
-        self._lock = threading.Lock()
+        specs = [(s.dtype, s.sizes) for s in (*program.parameters, *program.results)]
+        self._addresses = ArrayAddresses(self._pool.image.symbols["fusile_arrays"], specs)
+        self._frames: list[_Frame] = []
 
     def __call__(self, *arrays: Any) -> Any:
         """Raises ArgumentError when the arguments are not the parameters' number, element types and sizes."""
-        if len(arrays) != len(self._parameters):
-            raise ArgumentError(
-                f"{self.program.name} takes {len(self._parameters)} arguments, not {len(arrays)}",
-                hint=f"parameters: {self.signature()}",
-            )
-        results = self.call_flat([self._checked(p, a) for (p, _, _), a in zip(self._parameters, arrays, strict=True)])
+        results = self.call_flat(arrays)
         return tuple(results) if self.program.is_tuple else results[0]
 
     def profile(self, *arrays: Any, runs: int = 5) -> Profile:
         """When each kernel ran, in the fastest of `runs` runs. Raises ArgumentError as a call does."""
         self(*arrays)
-        checked = [self._checked(p, a) for (p, _, _), a in zip(self._parameters, arrays, strict=True)]
+        checked = self._all_checked(arrays)
         return min((self._observed(checked) for _ in range(runs)), key=lambda p: p.seconds)
 
     def _observed(self, arrays: Sequence[np.ndarray[Any, Any]]) -> Profile:
@@ -68,23 +69,45 @@ class Executable:
         self.call_flat(arrays, log.ctypes.data)
         return Profile.of_log(log, time.perf_counter() - begin, self.program.kernels)
 
-    def call_flat(self, arrays: Sequence[np.ndarray[Any, Any]], log: int | None = None) -> list[np.ndarray[Any, Any]]:
-        """The results for arrays that are known to be C-contiguous, of the right element types and sizes."""
-        results = [RESULTS.array(*r) for r in self._results]
-        arena = self._take_arena()
-        # Buffer addresses go straight to native code: the arrays outlive the call, and nothing is converted.
-        arguments = self._arguments_type(*[a.ctypes.data for a in arrays])
-        targets = self._results_type(*[r.ctypes.data for r in results])
-        self._entry(arguments, targets, self._constant_table, arena[1], self._pool.address, log)
-        self._arenas.append(arena)
+    def call_flat(self, arrays: Sequence[Any], log: int | None = None) -> list[np.ndarray[Any, Any]]:
+        """The results, as a list. Raises ArgumentError as a call does."""
+        if self.program.aliases:
+            arrays = self._all_checked(arrays)
+            results = self._with_donated(arrays)
+        else:
+            results = [RESULTS.array(*r) for r in self._results]
+        try:
+            frame = self._frames.pop()
+        except IndexError:
+            frame = _Frame(len(self._results) + self._count, self._count, self.program.arena_bytes)
+        # Addresses go straight to native code: the arrays outlive the call, and nothing is converted.
+        if self._addresses.collect((*arrays, *results), frame.arguments) < self._addresses.count:
+            arrays = self._all_checked(arrays)
+            frame.fill((*arrays, *results))
+        self._entry(frame.arguments, frame.results, self._constant_table, frame.arena, self._pool.address, log)
+        self._frames.append(frame)
         return results
 
-    def _take_arena(self) -> Any:
-        try:
-            return self._arenas.pop()
-        except IndexError:
-            block = RESULTS.block(max(64, self.program.arena_bytes))
-            return block, ctypes.addressof(block) + block.start
+    def _with_donated(self, arrays: Sequence[np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]]:
+        """The results' arrays: donated arguments where they can be overwritten, new ones elsewhere."""
+        donated = dict(self.program.aliases)
+        overlapping = _overlapping(arrays)
+        results = []
+        for number, spec in enumerate(self._results):
+            parameter = donated.get(number, -1)
+            if parameter >= 0 and parameter not in overlapping and _overwritable(arrays[parameter]):
+                results.append(arrays[parameter])
+            else:
+                results.append(RESULTS.array(*spec))
+        return results
+
+    def _all_checked(self, arrays: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
+        if len(arrays) != self._count:
+            raise ArgumentError(
+                f"{self.program.name} takes {self._count} arguments, not {len(arrays)}",
+                hint=f"parameters: {self.signature()}",
+            )
+        return [self._checked(p, a) for p, a in zip(self.program.parameters, arrays, strict=True)]
 
     def _checked(self, spec: ArraySpec, value: Any) -> np.ndarray[Any, Any]:
         array = _as_array(value)
@@ -95,7 +118,9 @@ class Executable:
                 f"argument {spec.name!r} of {self.program.name} is {array.dtype}{list(array.shape)}, not {spec}",
                 hint="convert or reshape it, or compile for this shape",
             )
-        return array if array.flags.c_contiguous else np.ascontiguousarray(array).reshape(array.shape)
+        if array.flags.c_contiguous and array.flags.aligned:
+            return array
+        return np.array(array, order="C", copy=True)
 
     def signature(self) -> str:
         """The parameters as text."""
@@ -117,7 +142,8 @@ class Executable:
         )
 
     def text(self, stage: str) -> str:
-        """The program at a stage: hlo, optimized, loops, llvm or asm. Raises ArgumentError for stages that were not kept."""
+        """The program at a stage: hlo, optimized, loops, llvm or asm. Raises ArgumentError for stages that were not
+        kept."""
         if stage not in self.program.texts:
             raise ArgumentError(
                 f"no text of the stage {stage!r} is kept", hint=f"there are: {', '.join(self.program.texts) or 'none'}"
@@ -130,7 +156,8 @@ class Executable:
 
 
 def load(path: str | os.PathLike[str], threads: int | None = None) -> Executable:
-    """The executable in a file written by `Executable.save`. Raises LoadError when it is none, whole and for this machine."""
+    """The executable in a file written by `Executable.save`. Raises LoadError when it is none, whole and for this
+    machine."""
     return Executable(Program.from_bytes(Path(path).read_bytes()), threads or len(os.sched_getaffinity(0)))
 
 
@@ -140,6 +167,38 @@ def _as_array(value: Any) -> np.ndarray[Any, Any]:
     if hasattr(value, "__dlpack__") and not hasattr(value, "__array__"):
         return np.from_dlpack(value)
     return np.asarray(value)
+
+
+class _Frame:
+    """What one call at a time works with: the table of its arrays' addresses, and an arena."""
+
+    def __init__(self, addresses: int, parameters: int, arena_bytes: int) -> None:
+        self._table = (ctypes.c_void_p * max(1, addresses))()
+        self.arguments = ctypes.addressof(self._table)
+        self.results = self.arguments + 8 * parameters
+        self._block = RESULTS.block(max(64, arena_bytes))
+        self.arena = ctypes.addressof(self._block) + self._block.start
+
+    def fill(self, arrays: Sequence[np.ndarray[Any, Any]]) -> None:
+        """Writes the addresses of arrays that are known to be right."""
+        self._table[:] = [a.ctypes.data for a in arrays]
+
+
+def _overwritable(array: np.ndarray[Any, Any]) -> bool:
+    return array.flags.writeable and (array.nbytes < LARGE or array.ctypes.data % ALIGNMENT == 0)
+
+
+def _overlapping(arrays: Sequence[np.ndarray[Any, Any]]) -> set[int]:
+    """The numbers of the arrays that share memory with another."""
+    spans = sorted((a.ctypes.data, a.ctypes.data + a.nbytes, n) for n, a in enumerate(arrays) if a.nbytes)
+    found: set[int] = set()
+    reach, owner = 0, -1
+    for begin, end, number in spans:
+        if begin < reach:
+            found |= {owner, number}
+        if end > reach:
+            reach, owner = end, number
+    return found
 
 
 def _aligned(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -1,8 +1,8 @@
 """The thread pool: memory that native code shares, and threads that enter its worker loop.
 
-Its native half is `fusile_parallel` and `fusile_worker` (see `targets/cpu/pool.py` for how they work and for the offsets below).
-One pool serves a number of threads for the whole process; threads are daemons that never come back to Python while the
-process lives. After a fork the child starts with a fresh pool.
+Its native half is `fusile_parallel` and `fusile_worker` (see `targets/cpu/pool.py` for how they work and for the
+offsets below). One pool serves a number of threads for the whole process; threads are daemons that never come back to
+Python while the process lives. After a fork the child starts with a fresh pool.
 """
 
 from __future__ import annotations

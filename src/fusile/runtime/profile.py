@@ -16,7 +16,8 @@ MOST_EVENTS = 100_000
 
 @dataclass(frozen=True)
 class Event:
-    """One launch: which of the program's kernels, when it began, and how long it took (with copies up to the next), in seconds."""
+    """One launch: which of the program's kernels, when it began, and how long it took (with copies up to the next),
+    in seconds."""
 
     kernel: int
     start: float
@@ -53,8 +54,8 @@ class Profile:
 
     @staticmethod
     def of_log(log: np.ndarray[Any, Any], seconds: float, kernels: Sequence[Kernel]) -> Profile:
-        """The profile in an entry's log: rows (count, capacity), then (launch, clock). The clock's unit is not known: the
-        log's span is taken for the call's `seconds`."""
+        """The profile in an entry's log: rows (count, capacity), then (launch, clock). The clock's unit is not known:
+        the log's span is taken for the call's `seconds`."""
         rows = log[1 : 1 + int(log[0, 0])]
         clocks = rows[:, 1].astype(np.float64)
         span = max(1.0, clocks[-1] - clocks[0]) if len(rows) else 1.0

@@ -1,7 +1,7 @@
 """A compiled program as data: all that is needed to run it, to bytes and back.
 
-Layout: magic, version, length of the JSON index, SHA-256 of everything after it, the index, then blobs at multiples of 64
-bytes. No pickle: reading a file runs nothing. A truncated, changed or foreign file raises LoadError.
+Layout: magic, version, length of the JSON index, SHA-256 of everything after it, the index, then blobs at multiples
+of 64 bytes. No pickle: reading a file runs nothing. A truncated, changed or foreign file raises LoadError.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fusile.base.version import VERSION
 
 _MAGIC = b"FUSILE\r\n"
 _HEADER = struct.Struct("<8sIQ32s")
-_FORMAT = 1
+_FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,8 @@ class ArraySpec:
 
 @dataclass(frozen=True)
 class Kernel:
-    """One kernel launch: its name, the ops it fuses, floating-point operations, and the bytes it must move, from shapes."""
+    """One kernel launch: its name, the ops it fuses, floating-point operations, and the bytes it must move, from
+    shapes."""
 
     name: str
     ops: tuple[str, ...]
@@ -64,7 +65,8 @@ class Memory:
 
 @dataclass
 class Program:
-    """What a compiled module runs from. `result_tree`: None for one array, else how many results the tuple has."""
+    """What a compiled module runs from. `is_tuple`: whether it gives a tuple. `aliases`: pairs (result, parameter) that
+    may have one buffer."""
 
     name: str
     target: str
@@ -78,6 +80,7 @@ class Program:
     temp_unshared: int
     kernels: tuple[Kernel, ...]
     texts: dict[str, str] = field(default_factory=dict)
+    aliases: tuple[tuple[int, int], ...] = ()
 
     def to_bytes(self) -> bytes:
         """The program as one block of bytes."""
@@ -90,7 +93,7 @@ class Program:
             "parameters": [dataclasses.astuple(p) for p in self.parameters], "results": [dataclasses.astuple(r) for r in self.results],
             "kernels": [dataclasses.astuple(k) for k in self.kernels], "arena_bytes": self.arena_bytes, "temp_unshared": self.temp_unshared,
             "objects": len(self.objects), "constants": [[element_type(c.dtype).name, list(c.shape)] for c in self.constants],
-            "texts": self.texts, "sizes": [len(b) for b in blobs],
+            "texts": self.texts, "aliases": self.aliases, "sizes": [len(b) for b in blobs],
         }  # fmt: skip
         head = json.dumps(index).encode()
         parts: list[bytes | memoryview] = [head, bytes(_padding(_HEADER.size + len(head)))]
@@ -138,6 +141,7 @@ class Program:
             objects=tuple(bytes(b) for b in blobs[:count]), pool_object=bytes(blobs[count]), constants=tuple(constants),
             arena_bytes=index["arena_bytes"], temp_unshared=index["temp_unshared"],
             kernels=tuple(Kernel(n, tuple(o), f, r, w) for n, o, f, r, w in index["kernels"]), texts=index["texts"],
+            aliases=tuple((r, p) for r, p in index["aliases"]),
         )  # fmt: skip
 
 

@@ -45,11 +45,12 @@ class Call(Op):
 @op
 class Fusion(Op):
     """A computation that becomes one kernel. `kind` says how it is lowered; `in_place` pairs (result leaf, operand) whose
-    buffers are one. Means the same as a call."""
+    buffers are one, `shared` pairs whose buffers may be one. Means the same as a call."""
 
     computation: Computation
     kind: str
     in_place: tuple[tuple[int, int], ...] = ()
+    shared: tuple[tuple[int, int], ...] = ()
 
     opcode = "fusion"
 

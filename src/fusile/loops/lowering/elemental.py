@@ -59,7 +59,8 @@ class Elemental:
         self.roots = list(root.operands) if isinstance(root.op, st.Tuple) else [root]
         self.results = [(r, _buffer(f"r{i}", r)) for i, r in enumerate(self.roots)]
         self.overrides: dict[Instruction, Callable[[Indices], Any]] = {}
-        self.in_place = bool(getattr(fusion.op, "in_place", ()))
+        self.in_place = bool(getattr(fusion.op, "in_place", ()) or getattr(fusion.op, "shared", ()))
+        """Whether a result may lie where an operand does."""
 
     def kernel(self, name: str, *phases: Stmt) -> Kernel:
         outputs = tuple(b for _, b in self.results)

@@ -16,7 +16,7 @@ from fusile.hlo.opset.shape import Gather
 from fusile.loops.ir import Alloc, Buffer, Expr, Load, Space, Store, const
 from fusile.loops.lowering.accumulators import Accumulators
 from fusile.loops.lowering.block import Block
-from fusile.loops.lowering.elemental import Elemental, transcendental
+from fusile.loops.lowering.elemental import Elemental, Pair, transcendental
 from fusile.loops.lowering.inline_loops import nest
 from fusile.loops.lowering.row_space import RowSpace, reachable, root_indices
 from fusile.loops.lowering.vector_loops import UNROLL, VectorLoops
@@ -148,10 +148,18 @@ class RowStages:
                 full.append((root, sink))
 
         def body(b: Block, at: tuple[Expr, ...], slot: int, lane: Expr) -> None:
+            # A result may lie where an operand of another does: everything is read before anything is written.
+            read_first = self.elemental.in_place and len(full) > 1
+            made = []
             for root, sink in full:
                 place = root_indices(self.math, root, self.space, at)
                 assert place is not None, f"root {root.name} does not fit the space {self.space}"
-                sink(place, self.elemental.value(root, place, b), b)
+                value = self.elemental.value(root, place, b)
+                if read_first:
+                    value = Pair(b.let(value.real), b.let(value.imag)) if isinstance(value, Pair) else b.let(value)
+                made.append((sink, place, value))
+            for sink, place, value in made:
+                sink(place, value, b)
 
         if full:
             self._over_row(block, row, body, 1, start, count)

@@ -142,11 +142,20 @@ class _EntryEmitter:
                 self.lines.append(f"  call void @{quoted(symbol)}(ptr %buffers, i64 0, i64 {extent})")
 
     def _copy(self, step: CopyStep) -> None:
-        if step.source.bytes:
-            source, target = self._pointer(step.source), self._pointer(step.target)
-            self.lines.append(
-                f"  call void @llvm.memmove.p0.p0.i64(ptr {target}, ptr {source}, i64 {step.source.bytes}, i1 false)"
-            )
+        if not step.source.bytes:
+            return
+        source, target = self._pointer(step.source), self._pointer(step.target)
+        # A result in a parameter's buffer holds it already.
+        maybe_one = step.source.space == "argument" and step.target.space == "result"
+        if maybe_one:
+            copy, go = self.name("copy"), self.name("go")
+            one = self.define(f"icmp eq ptr {source}, {target}")
+            self.lines += [f"  br i1 {one}, label %{go}, label %{copy}", f"{copy}:"]
+        self.lines.append(
+            f"  call void @llvm.memmove.p0.p0.i64(ptr {target}, ptr {source}, i64 {step.source.bytes}, i1 false)"
+        )
+        if maybe_one:
+            self.lines += [f"  br label %{go}", f"{go}:"]
 
     def _loop(self, step: Loop) -> None:
         head, body, after = self.name("head"), self.name("body"), self.name("after")
