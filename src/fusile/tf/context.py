@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,8 @@ from fusile.base.errors import UnsupportedOpError
 from fusile.base.shape import Shape
 from fusile.hlo.builder import Builder
 from fusile.hlo.ir import Instruction
+from fusile.hlo.opset.elementwise import Maximum, Minimum
+from fusile.hlo.opset.structure import Constant
 from fusile.tf.value import AnyValue, Resource, Value
 
 if TYPE_CHECKING:
@@ -43,6 +46,9 @@ class Context:
     def constant(self, value: Value, what: str = "") -> np.ndarray:
         """The array of a value known at compile time. Raises UnsupportedOpError for one known only at run time."""
         if value.known is None:
+            low, high = _bounds(value.instruction)
+            if low == high and math.isfinite(low):
+                return np.asarray(low, value.element_type.dtype)
             hint = "make it a Python number or a constant, or compute it from static shapes"
             raise self.unsupported(f"{what or 'an argument'} must be known at compile time", hint)
         return value.known
@@ -89,6 +95,20 @@ class Context:
         if isinstance(results, (list, tuple)):
             return [self.value(r) if isinstance(r, Instruction) else r for r in results]
         return [self.value(results) if isinstance(results, Instruction) else results]  # type: ignore[list-item]
+
+
+def _bounds(i: Instruction) -> tuple[float, float]:
+    """Between which numbers a scalar lies, as far as constants that clamp it say."""
+    if i.shape.is_tuple or i.array_shape.rank or i.array_shape.element_type.is_complex:
+        return -math.inf, math.inf
+    if isinstance(i.op, Constant):
+        number = i.op.literal.array.item()
+        return number, number
+    if isinstance(i.op, Maximum | Minimum):
+        (low, high), (other_low, other_high) = map(_bounds, i.operands)
+        choose = max if isinstance(i.op, Maximum) else min
+        return choose(low, other_low), choose(high, other_high)
+    return -math.inf, math.inf
 
 
 def shape_of(element_type: ElementType, sizes: Sequence[int]) -> Shape:

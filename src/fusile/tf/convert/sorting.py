@@ -1,0 +1,124 @@
+"""Ops about order: the largest elements, search in sorted rows, counts of numbers."""
+
+from __future__ import annotations
+
+import math
+
+from fusile.base.element_type import S32, ElementType
+from fusile.base.shape import Shape
+from fusile.hlo.builder import Builder, scalar_computation
+from fusile.hlo.ir import Computation, Instruction
+from fusile.hlo.opset.other import TopK
+from fusile.tf.context import Context, shape_of
+from fusile.tf.convert.indexing import combiner, put_rows, take_along
+from fusile.tf.node import Node
+from fusile.tf.registry import converter
+from fusile.tf.value import Value
+
+SEARCHED_AT_ONCE = 64
+"""Rows up to this length are searched by comparing with every element."""
+
+
+@converter("TopKV2", "TopK")
+def top_k(context: Context, node: Node, inputs: list[Value]) -> list[Instruction]:
+    """The k largest of each row, largest first; of equal ones the first comes first."""
+    x = inputs[0]
+    k = int(context.scalar(inputs[1], "k")) if len(inputs) > 1 else node.attribute("k")
+    if not 0 <= k <= x.sizes[-1]:
+        raise context.unsupported(f"the {k} largest of {x.sizes[-1]} elements", "ask for no more than there are")
+    b = context.builder
+    both = b.emit(TopK(k), x.instruction)
+    return [b.element(both, 0), b.convert(b.element(both, 1), node.output_type(1))]
+
+
+@converter("InTopK", "InTopKV2")
+def in_top_k(context: Context, node: Node, inputs: list[Value]) -> Instruction:
+    """Whether fewer than k predictions beat the target's; never in rows with numbers that aren't finite."""
+    predictions, targets = inputs[:2]
+    b, (rows, classes) = context.builder, predictions.sizes
+    if len(inputs) > 2:
+        k = b.convert(inputs[2].instruction, S32)
+    else:
+        k = b.constant(node.attribute("k"), S32)
+    target = targets.instruction
+    inside = b.and_(
+        b.compare(target, b.like(0, target), "GE"), b.compare(target, b.like(classes, target), "LT")
+    )  # Gathering clamps what is outside.
+    own = take_along(b, predictions.instruction, b.reshape(target, (rows, 1)), 1)
+    better = b.compare(predictions.instruction, b.broadcast_to(own, predictions.sizes), "GT")
+    count = b.reduce_with("add", b.convert(better, S32), (1,))
+    finite = b.reduce_with("and", b.is_finite(predictions.instruction), (1,))
+    return b.and_(b.and_(inside, finite), b.compare(count, b.broadcast(k, (rows,), ()), "LT"))
+
+
+@converter("NthElement")
+def nth_element(context: Context, node: Node, inputs: list[Value]) -> Instruction:
+    x, n = inputs[0], int(context.scalar(inputs[1], "n"))
+    if not 0 <= n < x.sizes[-1]:
+        raise context.unsupported(f"element {n} of rows of {x.sizes[-1]}")
+    b, last = context.builder, x.rank - 1
+    ordered = b.sort([x.instruction], last, _less(x.element_type, "GT" if node.attribute("reverse") else "LT"))
+    starts = [0] * last + [n]
+    return b.reshape(b.slice(ordered, starts, [*x.sizes[:last], n + 1]), x.sizes[:last])
+
+
+def _less(of: ElementType, direction: str) -> Computation:
+    b = Builder("before")
+    left, right = b.parameter(Shape(of), "left"), b.parameter(Shape(of), "right")
+    return b.build(b.compare(left, right, direction))
+
+
+@converter("LowerBound")
+def lower_bound(context: Context, node: Node, inputs: list[Value]) -> Instruction:
+    """For each value the first place in its sorted row where it could stand."""
+    return _bound(context, node, inputs, "LT")
+
+
+@converter("UpperBound")
+def upper_bound(context: Context, node: Node, inputs: list[Value]) -> Instruction:
+    return _bound(context, node, inputs, "LE")
+
+
+def _bound(context: Context, node: Node, inputs: list[Value], direction: str) -> Instruction:
+    rows, values = inputs
+    b, (batch, length), count = context.builder, rows.sizes, values.sizes[1]
+    of = node.output_type()
+    if length <= SEARCHED_AT_ONCE:
+        sizes = (batch, count, length)
+        row = b.broadcast(rows.instruction, sizes, (0, 2))
+        before = b.compare(row, b.broadcast(values.instruction, sizes, (0, 1)), direction)
+        return b.reduce_with("add", b.convert(before, of), (2,))
+    # By halves: `found` elements are known to be before the value.
+    found = b.full(0, Shape(S32, (batch, count)))
+    for bit in reversed(range(length.bit_length())):
+        tried = b.add(found, b.like(1 << bit, found))
+        inside = b.compare(tried, b.like(length, tried), "LE")
+        place = b.subtract(b.minimum(tried, b.like(length, tried)), b.like(1, tried))
+        before = b.compare(take_along(b, rows.instruction, place, 1), values.instruction, direction)
+        found = b.select(b.and_(inside, before), tried, found)
+    return b.convert(found, of)
+
+
+@converter("Bincount", "DenseBincount")
+def count_numbers(context: Context, node: Node, inputs: list[Value]) -> Instruction:
+    """How often each number below `size` occurs in x, or in each row of it, or the sum of its weights."""
+    x, size, weights = inputs
+    b = context.builder
+    sizes, bins = x.sizes, int(context.scalar(size, "the number of bins"))
+    of = weights.element_type
+    binary = node.type == "DenseBincount" and node.attribute("binary_output")
+    per_row = node.type == "DenseBincount" and x.rank == 2
+    rows = sizes[0] if per_row else 1
+    columns = math.prod(sizes) // max(1, rows)
+    numbers = b.reshape(x.instruction, (rows, columns))
+    weighted = not binary and math.prod(weights.sizes)
+    amount = b.reshape(weights.instruction, (rows * columns,)) if weighted else b.full(1, Shape(of, (rows * columns,)))
+    # Each row has bins of its own; what is outside of a row's bins is sent past all of them, where it is dropped.
+    inside = b.and_(b.compare(numbers, b.like(0, numbers), "GE"), b.compare(numbers, b.like(bins, numbers), "LT"))
+    row = b.iota(shape_of(numbers.array_shape.element_type, (rows, columns)), 0)
+    place = b.add(b.multiply(row, b.like(bins, row)), numbers)
+    place = b.reshape(b.select(inside, place, b.like(rows * bins, place)), (rows * columns,))
+    start = b.full(0, Shape(of, (rows * bins,)))
+    op = scalar_computation("maximum", of) if binary else combiner("add", of)
+    counted = put_rows(b, start, place, amount, op)
+    return b.reshape(counted, (rows, bins) if per_row else (bins,))
