@@ -12,8 +12,9 @@ import fusile
 ROOT = Path(fusile.__file__).parent
 ALLOWED = {
     "base": set(),
-    "runtime": {"base"},
-    "hlo": {"base"},
+    "custom_calls": {"base"},
+    "runtime": {"base", "custom_calls"},
+    "hlo": {"base", "custom_calls"},
     "rewrite": {"base", "hlo"},
     "stablehlo": {"base", "hlo"},
     "passes": {"base", "hlo", "rewrite"},
@@ -21,8 +22,21 @@ ALLOWED = {
     "loops": {"base", "hlo", "rewrite", "memory"},
     "llvm": {"base"},
     "targets": {"base", "hlo", "rewrite", "loops", "memory", "llvm"},
-    "compiler": {"base", "runtime", "hlo", "rewrite", "stablehlo", "passes", "memory", "loops", "llvm", "targets"},
+    "compiler": {
+        "custom_calls",
+        "base",
+        "runtime",
+        "hlo",
+        "rewrite",
+        "stablehlo",
+        "passes",
+        "memory",
+        "loops",
+        "llvm",
+        "targets",
+    },
     "tf": {
+        "custom_calls",
         "base",
         "runtime",
         "hlo",
@@ -36,6 +50,7 @@ ALLOWED = {
         "compiler",
     },
     "jax": {
+        "custom_calls",
         "base",
         "runtime",
         "hlo",
@@ -49,6 +64,7 @@ ALLOWED = {
         "compiler",
     },
     "cli": {
+        "custom_calls",
         "base",
         "runtime",
         "hlo",

@@ -17,6 +17,7 @@ from fusile.base.version import VERSION as __version__
 
 if TYPE_CHECKING:
     from fusile.compiler.pipeline import compile
+    from fusile.custom_calls.registry import register as register_custom_call
     from fusile.runtime.executable import Executable, load
 
 __all__ = [
@@ -33,12 +34,15 @@ __all__ = [
     "__version__",
     "compile",
     "load",
+    "register_custom_call",
 ]
 _LAZY = {
     "compile": "fusile.compiler.pipeline",
     "Executable": "fusile.runtime.executable",
     "load": "fusile.runtime.executable",
+    "register_custom_call": "fusile.custom_calls.registry",
 }
+_NAMED = {"register_custom_call": "register"}
 
 
 def __getattr__(name: str) -> Any:
@@ -47,4 +51,4 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'fusile' has no attribute {name!r}")
     import importlib
 
-    return getattr(importlib.import_module(_LAZY[name]), name)
+    return getattr(importlib.import_module(_LAZY[name]), _NAMED.get(name, name))

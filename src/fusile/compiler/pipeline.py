@@ -8,14 +8,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fusile.base.errors import ArgumentError, ParseError
+from fusile.base.errors import ArgumentError, ParseError, UnsupportedOpError
 from fusile.base.settings import Settings
 from fusile.base.shape import TupleShape
 from fusile.compiler.cache import program_cache
 from fusile.compiler.cost import kernel_record, work_of
 from fusile.compiler.interpreted import Interpreted
+from fusile.custom_calls import registry as custom_calls
 from fusile.hlo.ir import Instruction, Module
-from fusile.hlo.opset.control import Fusion
+from fusile.hlo.opset.control import CustomCall, Fusion
 from fusile.hlo.text import parse_module, print_module
 from fusile.hlo.verifier import verify
 from fusile.llvm import compile_many
@@ -27,12 +28,12 @@ from fusile.passes.packing import PackContractions
 from fusile.passes.pipeline import passes_after_packing, standard_passes
 from fusile.rewrite.passes import run_passes
 from fusile.runtime.executable import Executable
-from fusile.runtime.program import ArraySpec, Program
+from fusile.runtime.program import ArraySpec, HostCall, Program
 from fusile.stablehlo import parse as parse_stablehlo
 from fusile.targets.cpu.arrays import arrays_text
 from fusile.targets.cpu.entry import entry_text
 from fusile.targets.cpu.pool import pool_text
-from fusile.targets.target import CompiledKernel, Target
+from fusile.targets.target import CompiledKernel, Phase, Target
 from fusile.targets.target import target as find_target
 
 Source = Module | str | bytes | os.PathLike[str]
@@ -120,11 +121,12 @@ def build(module: Module, target: Target, settings: Settings, frozen: bool, time
     share_buffers(module)
     texts["optimized"] = print_module(module, elide=64)
     clock.lap("passes")
-    kernels, order = lower(module, target)
+    kernels, order, calls = lower(module, target)
     texts["loops"] = "\n".join(print_kernel(k) for k in order)
     clock.lap("loops")
     compiled = target.compile_kernels(order, settings.compile_threads)
     by_name = {c.name: c for c in compiled}
+    by_name |= {c.symbol: CompiledKernel(c.symbol, b"", (Phase(c.symbol, 1, False),), 0, "") for c in calls}
     of_fusion = {fusion: by_name[name] for fusion, name in kernels.items()}
     texts["llvm"] = "\n".join(c.text for c in compiled)
     clock.lap("kernels")
@@ -138,7 +140,9 @@ def build(module: Module, target: Target, settings: Settings, frozen: bool, time
     )
     texts["llvm"] += "\n" + entry
     clock.lap("entry")
-    return _program(module, target, memory_plan, (*(c.object for c in compiled), entry_object), pool_object, texts)
+    return _program(
+        module, target, memory_plan, (*(c.object for c in compiled), entry_object), pool_object, texts, calls
+    )
 
 
 class _Clock:
@@ -161,8 +165,10 @@ def optimize(module: Module, target: Target, settings: Settings, frozen: bool) -
     run_passes(module, [Fuse()], settings)
 
 
-def lower(module: Module, target: Target) -> tuple[dict[Instruction, str], list[Any]]:
-    """Kernels of all fusions: which fusion has which, and the different ones. Equal fusions share one."""
+def lower(module: Module, target: Target) -> tuple[dict[Instruction, str], list[Any], list[HostCall]]:
+    """Kernels of all fusions: which fusion has which, and the different ones, and calls out of the program. Equal fusions
+    share one. Raises UnsupportedOpError for calls of functions that nobody has registered."""
+    calls: list[HostCall] = []
     names: dict[str, str] = {}
     kernels: dict[Instruction, str] = {}
     order = []
@@ -170,12 +176,36 @@ def lower(module: Module, target: Target) -> tuple[dict[Instruction, str], list[
         for i in computation.post_order():
             if not isinstance(i.op, Fusion):
                 continue
+            if i.op.kind == "host":
+                calls.append(host_call(i, f"host.{len(calls)}"))
+                kernels[i] = calls[-1].symbol
+                continue
             key = fusion_key(i)
             if key not in names:
                 names[key] = f"k{len(names)}.{i.op.kind}"
                 order.append(lower_fusion(i, names[key], target.machine))
             kernels[i] = names[key]
-    return kernels, order
+    return kernels, order, calls
+
+
+def host_call(fusion: Instruction, symbol: str) -> HostCall:
+    """The record of a fusion around a custom call."""
+    (computation,) = fusion.op.computations()
+    call = next(i for i in computation.instructions if isinstance(i.op, CustomCall))
+    assert isinstance(call.op, CustomCall)
+    if custom_calls.find(call.op.target) is None:
+        raise UnsupportedOpError(
+            f"no kernel is registered for the custom call to {call.op.target!r}",
+            source=call.source,
+            hint="register a function with fusile.register_custom_call",
+        )
+    operands, results = (
+        tuple(ArraySpec(f"{symbol}.{n}", s.element_type.name, s.sizes) for n, s in enumerate(shapes))
+        for shapes in ([s for o in fusion.operands for s in o.shape.leaves()], fusion.shape.leaves())
+    )
+    numbers = {p: n for n, p in enumerate(computation.parameters)}
+    arguments = tuple(numbers[o] for o in call.operands)
+    return HostCall(symbol, call.op.target, call.op.config, operands, results, arguments)
 
 
 def launches(steps: Sequence[Step]) -> list[Launch]:
@@ -200,6 +230,7 @@ def _program(
     objects: tuple[bytes, ...],
     pool_object: bytes,
     texts: dict[str, str],
+    calls: Sequence[HostCall],
 ) -> Program:
     names = [p.name for p in module.entry.parameters for _ in p.shape.leaves()]
     parameters = tuple(
@@ -220,6 +251,7 @@ def _program(
         temp_unshared=memory_plan.temp_unshared,
         kernels=tuple(kernel_record(x.fusion) for x in launches(memory_plan.steps)),
         texts=texts,
+        host_calls=tuple(calls),
     )
 
 

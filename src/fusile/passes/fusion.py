@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 from fusile.base.shape import TupleShape
 from fusile.hlo.ir import Computation, Instruction, Module
-from fusile.hlo.opset.control import Call, Conditional, CustomCall, Fusion, While
+from fusile.hlo.opset.control import Call, Conditional, Fusion, While
 from fusile.hlo.opset.shape import Broadcast, Reshape
 from fusile.hlo.opset.structure import (
     AfterAll,
@@ -30,8 +30,9 @@ from fusile.hlo.opset.structure import (
     Parameter,
     Tuple,
 )
-from fusile.passes.fusion_group import EXPENSIVE, IN_PLACE, KINDS, Group, is_written_in
+from fusile.passes.fusion_group import EXPENSIVE, IN_PLACE, KINDS, WHOLE, Group, is_written_in
 from fusile.passes.fusion_key import fusion_key
+from fusile.rewrite.effects import has_effect
 
 NEVER = (
     Parameter,
@@ -40,7 +41,6 @@ NEVER = (
     GetTupleElement,
     While,
     Conditional,
-    CustomCall,
     OptimizationBarrier,
     AfterAll,
     Fusion,
@@ -189,14 +189,14 @@ class _Planner:
         times = group.times(i)
         group.add(i, times)
         self.groups.setdefault(i, []).append(group)
-        for element in _elements_of(i) if group.kind not in IN_PLACE else ():
+        for element in _elements_of(i) if group.kind not in WHOLE else ():
             group.add(element, times)
             self.groups.setdefault(element, []).append(group)
 
     def _add_roots(self, group: Group, i: Instruction) -> None:
         """Makes `i`, or those of its elements that someone outside reads, results of the group."""
         elements = _elements_of(i)
-        if not elements or group.kind in IN_PLACE:
+        if not elements or group.kind in WHOLE:
             group.roots.append(i)
             return
         for element in elements:
@@ -310,7 +310,7 @@ class _Planner:
             for o in i.operands:
                 if o in inside:
                     continue
-                if is_written_in(o) and o not in written:
+                if is_written_in(o) and o not in written and group.kind != "host":
                     inside[o] = body.add(o.op, name=o.name, source=o.source)
                 else:
                     inside[o] = body.parameter(o.shape, f"p{len(operands)}", o.source)
@@ -322,7 +322,12 @@ class _Planner:
     def _sweep(self) -> None:
         """Erases what the fusions have replaced."""
         for i in reversed(self.order):
-            if not i.users and not i.is_root and not isinstance(i.op, Parameter) and not i.op.has_side_effect:
+            if (
+                not i.users
+                and not i.is_root
+                and not isinstance(i.op, Parameter)
+                and (i in self.groups or not has_effect(i.op))
+            ):
                 self.computation.erase(i)
 
 

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable
 from fusile.hlo.ir import Instruction, Op
 from fusile.hlo.opset import elementwise as ew
 from fusile.hlo.opset.contraction import Convolution, Dot
+from fusile.hlo.opset.control import CustomCall
 from fusile.hlo.opset.other import Cholesky, Fft, RngBitGenerator, TopK, TriangularSolve
 from fusile.hlo.opset.reduction import Reduce, ReduceWindow, SelectAndScatter, Sort
 from fusile.hlo.opset.shape import (
@@ -39,9 +40,12 @@ KINDS: dict[type[Op], str] = {
     Fft: "library",
     RngBitGenerator: "library",
     TopK: "library",
+    CustomCall: "host",
 }
 """Ops with kernels of their own, and the kind of fusion."""
 IN_PLACE = ("update", "scatter")
+WHOLE = (*IN_PLACE, "host")
+"""Kinds of kernels that give all results of their op, used or not."""
 EXPENSIVE = (
     ew.Exponential, ew.ExponentialMinusOne, ew.Log, ew.LogPlusOne, ew.Logistic, ew.Tanh, ew.Sine, ew.Cosine, ew.Tan,
     ew.Erf, ew.Erfc, ew.ErfInv, ew.Power, ew.Atan2, ew.Cbrt, ew.Asin, ew.Acos, ew.Atan, ew.Sinh, ew.Cosh, ew.Asinh,
@@ -366,11 +370,13 @@ def reduces_minor(i: Instruction) -> bool:
 
 
 def _dimensions(i: Instruction) -> tuple[object, ...]:
-    return i.shape.leaves()[0].dimensions
+    leaves = i.shape.leaves()
+    return leaves[0].dimensions if leaves else ()
 
 
 def _elements(i: Instruction) -> int:
-    return i.shape.leaves()[0].elements
+    leaves = i.shape.leaves()
+    return leaves[0].elements if leaves else 0
 
 
 def _same_space(a: Instruction, b: Instruction) -> bool:

@@ -16,6 +16,7 @@ from fusile.base.errors import ArgumentError, LoadError
 from fusile.runtime.arrays import ArrayAddresses
 from fusile.runtime.buffers import ALIGNMENT, RESULTS
 from fusile.runtime.elf import Image, standard_externals
+from fusile.runtime.host_calls import HostCalls
 from fusile.runtime.pool import pool
 from fusile.runtime.profile import MOST_EVENTS, Profile
 from fusile.runtime.program import ArraySpec, Kernel, Memory, Program
@@ -39,7 +40,11 @@ class Executable:
         self.compile_times: dict[str, float] = compile_times or {}
         """Seconds of each stage of compilation; empty when the program came from a file."""
         self._pool = pool(program.pool_object, threads)
-        self._image = Image(program.objects, {**standard_externals(), "fusile_parallel": self._pool.parallel})
+        self._host_calls = HostCalls(program.host_calls) if program.host_calls else None
+        externals = {**standard_externals(), "fusile_parallel": self._pool.parallel}
+        if self._host_calls is not None:
+            externals |= self._host_calls.addresses
+        self._image = Image(program.objects, externals)
         if "fusile_entry" not in self._image.symbols:
             raise LoadError("the compiled program has no entry")
         self._entry = _ENTRY(self._image.symbols["fusile_entry"])
@@ -86,6 +91,8 @@ class Executable:
             frame.fill((*arrays, *results))
         self._entry(frame.arguments, frame.results, self._constant_table, frame.arena, self._pool.address, log)
         self._frames.append(frame)
+        if self._host_calls is not None:
+            self._host_calls.raise_failure()
         return results
 
     def _with_donated(self, arrays: Sequence[np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]]:

@@ -53,6 +53,19 @@ class Kernel:
 
 
 @dataclass(frozen=True)
+class HostCall:
+    """A call out of the program: the symbol that native code calls, the custom call's target and configuration, and the
+    arrays that its table of pointers names. `arguments`: which of the operands each argument of the call is."""
+
+    symbol: str
+    target: str
+    config: str
+    operands: tuple[ArraySpec, ...]
+    results: tuple[ArraySpec, ...]
+    arguments: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Memory:
     """Bytes of arguments, outputs, constants, temporaries (the arena) and of temporaries if none shared a place."""
 
@@ -81,6 +94,7 @@ class Program:
     kernels: tuple[Kernel, ...]
     texts: dict[str, str] = field(default_factory=dict)
     aliases: tuple[tuple[int, int], ...] = ()
+    host_calls: tuple[HostCall, ...] = ()
 
     def to_bytes(self) -> bytes:
         """The program as one block of bytes."""
@@ -93,7 +107,8 @@ class Program:
             "parameters": [dataclasses.astuple(p) for p in self.parameters], "results": [dataclasses.astuple(r) for r in self.results],
             "kernels": [dataclasses.astuple(k) for k in self.kernels], "arena_bytes": self.arena_bytes, "temp_unshared": self.temp_unshared,
             "objects": len(self.objects), "constants": [[element_type(c.dtype).name, list(c.shape)] for c in self.constants],
-            "texts": self.texts, "aliases": self.aliases, "sizes": [len(b) for b in blobs],
+            "texts": self.texts, "aliases": self.aliases, "host_calls": [dataclasses.astuple(c) for c in self.host_calls],
+            "sizes": [len(b) for b in blobs],
         }  # fmt: skip
         head = json.dumps(index).encode()
         parts: list[bytes | memoryview] = [head, bytes(_padding(_HEADER.size + len(head)))]
@@ -142,6 +157,10 @@ class Program:
             arena_bytes=index["arena_bytes"], temp_unshared=index["temp_unshared"],
             kernels=tuple(Kernel(n, tuple(o), f, r, w) for n, o, f, r, w in index["kernels"]), texts=index["texts"],
             aliases=tuple((r, p) for r, p in index["aliases"]),
+            host_calls=tuple(
+                HostCall(s, t, c, *(tuple(ArraySpec(n, k, tuple(z)) for n, k, z in specs) for specs in (o, r)), tuple(a))
+                for s, t, c, o, r, a in index["host_calls"]
+            ),
         )  # fmt: skip
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from fusile.base.element_type import PRED, S32
 from fusile.base.errors import ShapeError, UnsupportedOpError
 from fusile.base.shape import AnyShape, Shape, TupleShape
+from fusile.custom_calls import registry as custom_calls
 from fusile.hlo.ir import Computation, Instruction, Op, op
 
 
@@ -136,6 +137,11 @@ class CustomCall(Op):
         return self.result
 
     def evaluate(self, instruction: Instruction, operands: Sequence[Any], interpreter: Any) -> Any:
-        raise UnsupportedOpError(
-            f"no function is registered for the custom call to {self.target!r}", source=instruction.source
-        )
+        if custom_calls.find(self.target) is None:
+            raise UnsupportedOpError(
+                f"no function is registered for the custom call to {self.target!r}",
+                source=instruction.source,
+                hint="register one with fusile.register_custom_call",
+            )
+        results = custom_calls.call(self.target, self.config, [np.asarray(o) for o in operands], self.result.leaves())
+        return tuple(results) if self.result.is_tuple else results[0]
