@@ -46,7 +46,15 @@ class ProgramCache:
         self._lock = threading.Lock()
         self._warned = False
 
-    def key(self, module: Module, target: str, target_key: str, settings: Settings, frozen: bool) -> str:
+    def key(
+        self,
+        module: Module,
+        target: str,
+        target_key: str,
+        settings: Settings,
+        frozen: bool,
+        stable: frozenset[int] = frozenset(),
+    ) -> str:
         """Names everything a program depends on: the module with its constants' bytes, the target and the options."""
         digest = hashlib.blake2b(digest_size=24)
         digest.update(
@@ -59,7 +67,7 @@ class ProgramCache:
                     array = i.op.literal.array
                     digest.update(f"{array.dtype.str}{array.shape}".encode())
                     digest.update(array.reshape(-1).view("u1").data if array.size else b"")
-        digest.update(repr(sorted(module.aliases.items())).encode())
+        digest.update(repr((sorted(module.aliases.items()), sorted(stable))).encode())
         return digest.hexdigest()
 
     def load(self, key: str, settings: Settings) -> Program | None:

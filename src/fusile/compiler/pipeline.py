@@ -26,6 +26,7 @@ from fusile.memory.plan import Branch, CopyStep, Launch, Loop, Plan, Step, plan,
 from fusile.passes.fusion import Fuse, fusion_key
 from fusile.passes.packing import PackContractions
 from fusile.passes.pipeline import passes_after_packing, standard_passes
+from fusile.passes.preparation import part_preparation
 from fusile.rewrite.passes import run_passes
 from fusile.runtime.executable import Executable
 from fusile.runtime.program import ArraySpec, HostCall, Program
@@ -46,12 +47,14 @@ def compile(
     *,
     frozen: bool = False,
     donate: int | Sequence[int] = (),
+    stable: Sequence[int] = (),
 ) -> Executable | Interpreted:
     """Compiles a program: a module, HLO or StableHLO text, or a path to a file of either.
 
-    `frozen`: constants are weights that may be folded into one another. `donate`: numbers of the arguments that a call
-    gives away: each may be overwritten by the result that the program pairs it with (`input_output_alias`,
-    `tf.aliasing_output`) or by one of the same type, which is then computed in its place.
+    `frozen`: constants are weights that may be folded into one another. `stable`: numbers of the arguments that seldom
+    change; what depends on them alone is a program of its own, which `Executable.prepare` runs. `donate`: numbers of the
+    arguments that a call gives away: each may be overwritten by the result that the program pairs it with
+    (`input_output_alias`, `tf.aliasing_output`) or by one of the same type, which is then computed in its place.
 
     Raises ParseError, VerificationError or UnsupportedOpError when the program is wrong or has what this target can't
     do, ArgumentError when it has no such arguments.
@@ -63,10 +66,11 @@ def compile(
         return Interpreted(module)
     module = donating(module, (donate,) if isinstance(donate, int) else donate)
     times: dict[str, float] = {}
-    key = program_cache.key(module, target, find_target(target).key, settings, frozen)
+    seldom = frozenset(stable) - set(module.aliases.values())
+    key = program_cache.key(module, target, find_target(target).key, settings, frozen, seldom)
     program = program_cache.load(key, settings)
     if program is None:
-        program = build(module.clone(), find_target(target), settings, frozen, times)
+        program = build(module.clone(), find_target(target), settings, frozen, times, seldom)
         program_cache.store(key, program, settings)
     return Executable(program, settings.threads, times)
 
@@ -113,13 +117,32 @@ def read(source: Source) -> Module:
     )
 
 
-def build(module: Module, target: Target, settings: Settings, frozen: bool, times: dict[str, float]) -> Program:
+def build(
+    module: Module,
+    target: Target,
+    settings: Settings,
+    frozen: bool,
+    times: dict[str, float],
+    stable: frozenset[int] = frozenset(),
+) -> Program:
     """Compiles a module, which is changed, to a Program. `times` receives the seconds of each stage."""
-    texts = {"hlo": print_module(module, elide=64)}
-    clock = _Clock(times)
-    optimize(module, target, settings, frozen)
-    share_buffers(module)
-    texts["optimized"] = print_module(module, elide=64)
+    text = print_module(module, elide=64)
+    clock = Clock(times)
+    optimize(module, target, settings, frozen, stable)
+    preparation = part_preparation(module, stable) if stable else None
+    fuse(module, settings)
+    program = generate(module, target, settings, clock)
+    program.texts["hlo"] = text
+    if preparation is not None:
+        fuse(preparation.module, settings)
+        program.preparation = generate(preparation.module, target, settings, clock)
+        program.prepared_from = preparation.parameters
+    return program
+
+
+def generate(module: Module, target: Target, settings: Settings, clock: Clock) -> Program:
+    """The code of a fused module."""
+    texts = {"optimized": print_module(module, elide=64)}
     clock.lap("passes")
     kernels, order, calls = lower(module, target)
     texts["loops"] = "\n".join(print_kernel(k) for k in order)
@@ -145,24 +168,33 @@ def build(module: Module, target: Target, settings: Settings, frozen: bool, time
     )
 
 
-class _Clock:
+class Clock:
+    """Adds the time since the last lap to a stage's."""
+
     def __init__(self, times: dict[str, float]) -> None:
         self.times, self.last = times, time.perf_counter()
 
     def lap(self, stage: str) -> None:
         now = time.perf_counter()
-        self.times[stage], self.last = now - self.last, now
+        self.times[stage] = self.times.get(stage, 0.0) + now - self.last
+        self.last = now
 
 
-def optimize(module: Module, target: Target, settings: Settings, frozen: bool) -> None:
-    """The passes, in order."""
+def optimize(
+    module: Module, target: Target, settings: Settings, frozen: bool, stable: frozenset[int] = frozenset()
+) -> None:
+    """The passes before fusion, in order."""
     machine = target.machine
     panel_bytes = machine.vector_bytes * (4 if machine.vector_bytes <= 16 and machine.vector_registers >= 32 else 2)
     run_passes(module, standard_passes(settings, frozen), settings)
     # After simplification, which would undo it; folding then packs frozen weights once and for all.
-    run_passes(module, [PackContractions(panel_bytes), *passes_after_packing()], settings)
-    # Last: nothing looks into fusions.
+    run_passes(module, [PackContractions(panel_bytes, stable=stable), *passes_after_packing()], settings)
+
+
+def fuse(module: Module, settings: Settings) -> None:
+    """Makes kernels, and decides which of their results lie in an operand's place. Last: nothing looks into fusions."""
     run_passes(module, [Fuse()], settings)
+    share_buffers(module)
 
 
 def lower(module: Module, target: Target) -> tuple[dict[Instruction, str], list[Any], list[HostCall]]:
@@ -255,4 +287,4 @@ def _program(
     )
 
 
-__all__ = ["CompiledKernel", "build", "compile", "lower", "optimize", "read"]
+__all__ = ["CompiledKernel", "build", "compile", "fuse", "lower", "optimize", "read"]

@@ -3,16 +3,17 @@
 Tried are the order of the operands' depth-first walk, the same with the operand that takes the most first, and list
 scheduling: of what may run, always what frees the most more than it takes; and each of these with everything that takes
 more than it frees moved to where it is first read. What writes a value in place waits, if it can, until everything else
-that reads the value has run, so that no copy is needed.
+that reads the value has run, so that no copy is needed. What has effects keeps its order.
 """
 
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 
 from fusile.hlo.ir import Computation, Instruction
-from fusile.hlo.opset.control import Fusion
+from fusile.hlo.opset.control import CustomCall, Fusion
 from fusile.hlo.opset.structure import Constant, Parameter
 from fusile.memory.share import shareable
 from fusile.memory.values import ALIASES, ValueName, leaf_operands, origin, origins, parameter_leaves, reads
@@ -58,6 +59,9 @@ class _Facts:
             for n, leaf in enumerate(i.shape.leaves())
         }
         self.before = {i: {v[0] for v in self.reads[i] if v[0] in self.position} for i in self.work}
+        effects = [i for i in self.work if _has_effect(i)]
+        for first, second in itertools.pairwise(effects):
+            self.before[second].add(first)
         self.overwrites = {i: self._overwritten(i) for i in self.work}
         self.takes_over = {i: self._taken_over(i) for i in self.work}
         self._note_aliases(aliases)
@@ -207,6 +211,13 @@ class _Facts:
             live -= sum(self.bytes.get(v, 0) for v in self.reads[i] if not left[v] and v not in kept)
             live -= sum(self.bytes[leaf] for leaf in own if leaf not in self.readers)
         return most + copied, copied
+
+
+def _has_effect(i: Instruction) -> bool:
+    """Whether an instruction, or one inside of it, does more than give a result: those keep their order."""
+    if isinstance(i.op, CustomCall):
+        return i.op.has_effect
+    return any(_has_effect(x) for c in i.op.computations() for x in c.instructions)
 
 
 def _with_aliases(computation: Computation, work: Sequence[Instruction]) -> list[Instruction]:

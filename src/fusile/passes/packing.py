@@ -27,6 +27,7 @@ from fusile.hlo.opset.contraction import Convolution, Dot
 from fusile.hlo.opset.shape import Pad, Reshape, Reverse, Slice, Transpose
 from fusile.hlo.opset.structure import Constant, OptimizationBarrier
 from fusile.hlo.opset.window import Window
+from fusile.passes.preparation import settled
 
 STAGED_BYTES = 240 << 10
 """Right-hand sides of a batch element up to this size are packed by the product's own kernel."""
@@ -35,24 +36,27 @@ STAGED_BYTES = 240 << 10
 @dataclass(frozen=True)
 class PackContractions:
     """The pass. `panel_bytes`: bytes of one panel's row, as accumulated (4 bytes an element for narrow types).
-    `least_rows`: rows of the left-hand side from which packing an operand that is not constant pays."""
+    `least_rows`: rows of the left-hand side from which packing an operand that is not constant pays. `stable`: the
+    module's parameters whose packed values are kept from call to call, as good as constants."""
 
     panel_bytes: int
     least_rows: int = 24
+    stable: frozenset[int] = frozenset()
     name: str = "pack-contractions"
 
     def __call__(self, module: Module) -> bool:
         changed = False
+        kept = settled(module.entry, self.stable) if self.stable else set()
         for computation in module.computations():
             for instruction in computation.post_order():
                 if isinstance(instruction.op, Convolution):
                     instruction, padded = explicit_padding(instruction)
                     changed |= padded
                 if isinstance(instruction.op, Dot | Convolution):
-                    changed |= self._pack(instruction)
+                    changed |= self._pack(instruction, kept)
         return changed
 
-    def _pack(self, instruction: Instruction) -> bool:
+    def _pack(self, instruction: Instruction, kept: set[Instruction]) -> bool:
         lhs, rhs = instruction.operands
         shape = rhs.array_shape
         roles = kernel_roles(instruction)
@@ -62,7 +66,7 @@ class PackContractions:
             return False
         if columns == 1 or (roles.groups > 1 and columns // roles.groups < panel):
             return False
-        frozen = isinstance(rhs.op, Constant)
+        frozen = isinstance(rhs.op, Constant) or rhs in kept
         rows = instruction.array_shape.elements // max(1, columns * math.prod(shape.sizes[d] for d in roles.batch))
         if not frozen and (rows < self.least_rows or self._packs_itself(instruction, columns)):
             return False

@@ -7,6 +7,7 @@ import math
 import os
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,18 @@ from fusile.runtime.program import ArraySpec, Kernel, Memory, Program
 LARGE = 1 << 16
 """From so many bytes on kernels may write results by instructions that ask for whole cache lines."""
 _ENTRY = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_void_p] * 6)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What a program made of arguments that seldom change. `addresses`: where those `inputs` lay."""
+
+    addresses: bytes | None
+    inputs: tuple[Any, ...]
+    results: Sequence[np.ndarray[Any, Any]]
+
+
+NOTHING_PREPARED = Prepared(b"", (), ())
 
 
 class Executable:
@@ -50,10 +63,14 @@ class Executable:
         self._entry = _ENTRY(self._image.symbols["fusile_entry"])
         self._constants = [_aligned(c) for c in program.constants]
         self._constant_table = _table(self._constants)
-        self._count = len(program.parameters)
+        self._preparation = None if program.preparation is None else Executable(program.preparation, threads)
+        prepared = 0 if self._preparation is None else len(self._preparation.program.results)
+        self._count = len(program.parameters) - prepared
+        """Arguments of a call; the other parameters are prepared."""
         self._results = [(r.sizes, r.dtype, math.prod(r.sizes)) for r in program.results]
         specs = [(s.dtype, s.sizes) for s in (*program.parameters, *program.results)]
         self._addresses = ArrayAddresses(self._pool.image.symbols["fusile_arrays"], specs)
+        self._parameters = ArrayAddresses(self._pool.image.symbols["fusile_arrays"], specs[: len(program.parameters)])
         self._frames: list[_Frame] = []
 
     def __call__(self, *arrays: Any) -> Any:
@@ -64,18 +81,23 @@ class Executable:
     def profile(self, *arrays: Any, runs: int = 5) -> Profile:
         """When each kernel ran, in the fastest of `runs` runs. Raises ArgumentError as a call does."""
         self(*arrays)
-        checked = self._all_checked(arrays)
-        return min((self._observed(checked) for _ in range(runs)), key=lambda p: p.seconds)
+        return min((self._observed(arrays) for _ in range(runs)), key=lambda p: p.seconds)
 
-    def _observed(self, arrays: Sequence[np.ndarray[Any, Any]]) -> Profile:
+    def _observed(self, arrays: Sequence[Any]) -> Profile:
         log = np.zeros((1 + MOST_EVENTS, 2), np.int64)
         log[0, 1] = MOST_EVENTS
+        prepared = self.prepare(arrays)
         begin = time.perf_counter()
-        self.call_flat(arrays, log.ctypes.data)
+        self.call_flat(arrays, log.ctypes.data, prepared)
         return Profile.of_log(log, time.perf_counter() - begin, self.program.kernels)
 
-    def call_flat(self, arrays: Sequence[Any], log: int | None = None) -> list[np.ndarray[Any, Any]]:
-        """The results, as a list. Raises ArgumentError as a call does."""
+    def call_flat(
+        self, arrays: Sequence[Any], log: int | None = None, prepared: Prepared | None = None
+    ) -> list[np.ndarray[Any, Any]]:
+        """The results, as a list. `prepared`: what `prepare` gave for these arguments, if that was asked. Raises
+        ArgumentError as a call does."""
+        if self._preparation is not None:
+            arrays = (*arrays, *(prepared or self.prepare(arrays)).results)
         if self.program.aliases:
             arrays = self._all_checked(arrays)
             results = self._with_donated(arrays)
@@ -84,7 +106,8 @@ class Executable:
         try:
             frame = self._frames.pop()
         except IndexError:
-            frame = _Frame(len(self._results) + self._count, self._count, self.program.arena_bytes)
+            count = len(self.program.parameters)
+            frame = _Frame(len(self._results) + count, count, self.program.arena_bytes)
         # Addresses go straight to native code: the arrays outlive the call, and nothing is converted.
         if self._addresses.collect((*arrays, *results), frame.arguments) < self._addresses.count:
             arrays = self._all_checked(arrays)
@@ -94,6 +117,28 @@ class Executable:
         if self._host_calls is not None:
             self._host_calls.raise_failure()
         return results
+
+    def prepare(self, arrays: Sequence[Any], last: Prepared | None = None) -> Prepared:
+        """What the program makes of arguments that seldom change (`fusile.compile(..., stable=)`), for a call's
+        arguments.
+
+        `last` is given back when those are where they were then. So only who knows that an array at the same address
+        has the same elements may give it; `Prepared.inputs` keeps the arrays' memory from being used for others.
+        """
+        if self._preparation is None:
+            return NOTHING_PREPARED
+        self._check_count(len(arrays))
+        inputs = tuple([arrays[n] for n in self.program.prepared_from])
+        addresses = self._preparation.addresses(inputs)
+        if last is not None and addresses is not None and last.addresses == addresses:
+            return last
+        return Prepared(addresses, inputs, self._preparation.call_flat(inputs))
+
+    def addresses(self, arrays: tuple[Any, ...]) -> bytes | None:
+        """Where a call's arguments lie; None when they aren't all arrays that need no conversion."""
+        out = (ctypes.c_char * (8 * max(1, len(self._parameters.specs))))()
+        found = self._parameters.collect(arrays, ctypes.addressof(out)) == self._parameters.count
+        return out.raw if found else None
 
     def _with_donated(self, arrays: Sequence[np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]]:
         """The results' arrays: donated arguments where they can be overwritten, new ones elsewhere."""
@@ -109,12 +154,17 @@ class Executable:
         return results
 
     def _all_checked(self, arrays: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
-        if len(arrays) != self._count:
+        """All parameters' arrays, converted where they have to be."""
+        prepared = len(self.program.parameters) - self._count
+        self._check_count(len(arrays) - prepared)
+        return [self._checked(p, a) for p, a in zip(self.program.parameters, arrays, strict=True)]
+
+    def _check_count(self, count: int) -> None:
+        if count != self._count:
             raise ArgumentError(
-                f"{self.program.name} takes {self._count} arguments, not {len(arrays)}",
+                f"{self.program.name} takes {self._count} arguments, not {count}",
                 hint=f"parameters: {self.signature()}",
             )
-        return [self._checked(p, a) for p, a in zip(self.program.parameters, arrays, strict=True)]
 
     def _checked(self, spec: ArraySpec, value: Any) -> np.ndarray[Any, Any]:
         array = _as_array(value)
@@ -131,7 +181,7 @@ class Executable:
 
     def signature(self) -> str:
         """The parameters as text."""
-        return ", ".join(f"{p.name}: {p}" for p in self.program.parameters)
+        return ", ".join(f"{p.name}: {p}" for p in self.program.parameters[: self._count])
 
     @property
     def kernels(self) -> list[Kernel]:
@@ -144,9 +194,8 @@ class Executable:
             return sum(math.prod(s.sizes) * s.dtype.itemsize for s in specs)
 
         p = self.program
-        return Memory(
-            total(p.parameters), total(p.results), sum(c.nbytes for c in p.constants), p.arena_bytes, p.temp_unshared
-        )
+        constants = sum(c.nbytes for c in p.constants) + total(p.parameters[self._count :])
+        return Memory(total(p.parameters[: self._count]), total(p.results), constants, p.arena_bytes, p.temp_unshared)
 
     def text(self, stage: str) -> str:
         """The program at a stage: hlo, optimized, loops, llvm or asm. Raises ArgumentError for stages that were not

@@ -67,7 +67,8 @@ class HostCall:
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes of arguments, outputs, constants, temporaries (the arena) and of temporaries if none shared a place."""
+    """Bytes of arguments, outputs, constants (with what was prepared from arguments), temporaries (the arena) and of
+    temporaries if none shared a place."""
 
     arguments: int
     outputs: int
@@ -95,20 +96,23 @@ class Program:
     texts: dict[str, str] = field(default_factory=dict)
     aliases: tuple[tuple[int, int], ...] = ()
     host_calls: tuple[HostCall, ...] = ()
+    preparation: Program | None = None
+    """What makes the last parameters from others that seldom change, those numbered `prepared_from`."""
+    prepared_from: tuple[int, ...] = ()
 
     def to_bytes(self) -> bytes:
         """The program as one block of bytes."""
         blobs: list[bytes | memoryview] = [*self.objects, self.pool_object]
-        blobs += [
-            memoryview(np.ascontiguousarray(c).reshape(-1).view(np.uint8)) if c.size else b"" for c in self.constants
-        ]
+        blobs += [np.ascontiguousarray(c).reshape(-1).view(np.uint8).data if c.size else b"" for c in self.constants]
+        if self.preparation is not None:
+            blobs.append(self.preparation.to_bytes())
         index = {
             "version": VERSION, "name": self.name, "target": self.target, "is_tuple": self.is_tuple,
             "parameters": [dataclasses.astuple(p) for p in self.parameters], "results": [dataclasses.astuple(r) for r in self.results],
             "kernels": [dataclasses.astuple(k) for k in self.kernels], "arena_bytes": self.arena_bytes, "temp_unshared": self.temp_unshared,
             "objects": len(self.objects), "constants": [[element_type(c.dtype).name, list(c.shape)] for c in self.constants],
             "texts": self.texts, "aliases": self.aliases, "host_calls": [dataclasses.astuple(c) for c in self.host_calls],
-            "sizes": [len(b) for b in blobs],
+            "prepared": self.preparation is not None, "prepared_from": self.prepared_from, "sizes": [len(b) for b in blobs],
         }  # fmt: skip
         head = json.dumps(index).encode()
         parts: list[bytes | memoryview] = [head, bytes(_padding(_HEADER.size + len(head)))]
@@ -146,6 +150,7 @@ class Program:
             blobs.append(view[at : at + size])
             at += size + _padding(size)
         count = index["objects"]
+        preparation = Program.from_bytes(bytes(blobs.pop())) if index["prepared"] else None
         constants = []
         for (name, sizes), blob in zip(index["constants"], blobs[count + 1 :], strict=True):
             constants.append(np.frombuffer(blob, np.uint8).view(element_type(name).dtype).reshape(sizes))
@@ -161,6 +166,7 @@ class Program:
                 HostCall(s, t, c, *(tuple(ArraySpec(n, k, tuple(z)) for n, k, z in specs) for specs in (o, r)), tuple(a))
                 for s, t, c, o, r, a in index["host_calls"]
             ),
+            preparation=preparation, prepared_from=tuple(index["prepared_from"]),
         )  # fmt: skip
 
 

@@ -67,7 +67,8 @@ def backward_of(forward: Specialization) -> Backward:
         if forward.backward is None:
             has: list[bool] = []
             traced = _trace_backward(forward.trace, has)
-            forward.backward = Backward(type(forward)(traced, forward.options), has)
+            # Weights change between its calls.
+            forward.backward = Backward(type(forward)(traced, forward.options, keep_prepared=False), has)
         return forward.backward
 
 

@@ -17,12 +17,13 @@ from fusile.base.errors import ArgumentError
 from fusile.base.settings import Settings
 from fusile.compiler.pipeline import compile as compile_for_target
 from fusile.hlo.ir import Module
+from fusile.runtime.executable import Prepared
 from fusile.tf.gradient import Backward, record_gradient
 from fusile.tf.lower import Lowering, lower
 from fusile.tf.results import tensor
 from fusile.tf.signature import as_numpy, describe
 from fusile.tf.trace import Trace, trace
-from fusile.tf.variables import VariableReader, VariableWriter
+from fusile.tf.variables import ASSIGNING, EXCHANGING, VariableReader, VariableWriter
 
 MOST_SIGNATURES = 256
 """A compiled function keeps this many executables; the least recently used goes first."""
@@ -39,9 +40,11 @@ class Options:
         self.settings = settings if threads is None else replace(settings, threads=threads)
 
 
-def compile_module(module: Module, options: Options) -> Any:
-    """An executable of a module for the options' target."""
-    return compile_for_target(module, target=options.target, settings=options.settings, frozen=options.freeze)
+def compile_module(module: Module, options: Options, stable: Sequence[int] = ()) -> Any:
+    """An executable of a module for the options' target. `stable`: the arguments that seldom change."""
+    return compile_for_target(
+        module, target=options.target, settings=options.settings, frozen=options.freeze, stable=stable
+    )
 
 
 class Lowered:
@@ -60,15 +63,29 @@ class Lowered:
 
 
 class Specialization:
-    """A function compiled for one signature. Immutable once made, so any thread may call it."""
+    """A function compiled for one signature; any thread may call it.
 
-    def __init__(self, traced: Trace, options: Options) -> None:
+    Variables are passed without a copy and assigned by handing over the results' memory. A call that assigns variables
+    excludes others that do, so that none is lost; one that only reads them runs beside, and sees all or none of an
+    assigning call's new values. What depends on captured tensors and unassigned variables alone (packed weights) is
+    kept until one of them is assigned.
+    """
+
+    def __init__(self, traced: Trace, options: Options, keep_prepared: bool = True) -> None:
         self.trace, self.options = traced, options
         self.backward: Backward | None = None
         """Its gradient function, made when first asked for."""
         self.lowering = lowering = lower(traced, options.freeze)
-        self.executable = compile_module(lowering.module, options)
-        self._run = self.executable.call_flat if options.target != "interpreter" else self._interpret
+        seldom = range(lowering.arguments, lowering.arguments + len(lowering.tensors) + len(lowering.variables))
+        first = lowering.arguments + len(lowering.tensors)
+        assigned = {first + i for i in lowering.assigned}
+        self.executable = compile_module(
+            lowering.module, options, [n for n in seldom if n not in assigned] if keep_prepared else ()
+        )
+        self._prepared: Prepared | None = None
+        self._run = self._interpret if options.target == "interpreter" else self._compiled
+        if options.target != "interpreter" and self.executable.program.preparation is None:
+            self._run = self.executable.call_flat
         self._captured = [as_numpy(t) for t in lowering.tensors]
         self._read = VariableReader(lowering.variables)
         self._write = VariableWriter([lowering.variables[i] for i in lowering.assigned])
@@ -78,15 +95,26 @@ class Specialization:
     def call(self, arrays: Sequence[Any], values: Sequence[Any] | None = None) -> list[Any]:
         """The result's tensors for a call's tensors and NumPy arrays. Variables are assigned last, so that a call that
         fails leaves them unchanged; with `values` in their stead, none is read or assigned."""
-        inputs = [as_numpy(a) for a in arrays]
-        inputs += self._captured
-        if self.lowering.variables:
-            inputs += [as_numpy(v) for v in (self._read() if values is None else values)]
-        outputs = [tensor(o, t) for o, t in zip(self._run(inputs), self._types, strict=True)]
-        count = self.lowering.results
         if values is None and self.lowering.assigned:
-            self._write(outputs[count:])
-        return outputs[:count]
+            with ASSIGNING:
+                outputs = self._outputs(arrays, self.read_variables())
+                with EXCHANGING:
+                    self._write(outputs[self.lowering.results :])
+        elif self.lowering.variables:
+            outputs = self._outputs(arrays, self.read_variables() if values is None else values)
+        else:
+            outputs = self._outputs(arrays, ())
+        return outputs[: self.lowering.results]
+
+    def _outputs(self, arrays: Sequence[Any], values: Sequence[Any]) -> list[Any]:
+        inputs = [*map(as_numpy, arrays), *self._captured, *map(as_numpy, values)]
+        return list(map(tensor, self._run(inputs), self._types))
+
+    def _compiled(self, inputs: list[np.ndarray]) -> list[np.ndarray]:
+        # TensorFlow writes to no memory that another holds, and `_prepared` holds what it was made from: a variable
+        # whose value lies where it lay then has not been assigned.
+        self._prepared = prepared = self.executable.prepare(inputs, self._prepared)
+        return self.executable.call_flat(inputs, None, prepared)  # type: ignore[no-any-return]
 
     def _interpret(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Copies, because the interpreter's results may be its arguments, which TensorFlow may update in place."""
@@ -94,7 +122,8 @@ class Specialization:
 
     def read_variables(self) -> list[Any]:
         """The current values of the variables among the parameters."""
-        return self._read()
+        with EXCHANGING:
+            return self._read()
 
 
 class CompiledFunction:
