@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import fusile
 from fusile.base.element_type import F32, S32
+from fusile.base.settings import Settings
 from fusile.base.shape import Shape
 from fusile.hlo.builder import Builder, scalar_computation
 from fusile.hlo.interpreter import Interpreter, interpret, leaves_of
@@ -70,6 +73,8 @@ class Machine:
             for p, s in zip(step.operands, shapes, strict=True)
         ]
         (body,) = step.fusion.op.computations()
+        spans = sorted((p.space, p.index, p.offset, p.offset + p.bytes) for p in step.results if p.bytes)
+        assert all(a[:2] != b[:2] or a[3] <= b[2] for a, b in zip(spans, spans[1:], strict=False)), "results overlap"
         for place, value in zip(step.results, leaves_of(Interpreter().call(body, operands)), strict=True):
             self.read(place)[:] = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
 
@@ -276,3 +281,84 @@ def test_random_modules_with_results_in_parameters() -> None:
         aliased += len(module.aliases)
         run(module, [np.asarray(argument(p, random, edges=False)) for p in parameters])
     assert aliased > 20
+
+
+class RandomLoop:
+    """A loop whose body reads, writes in place, rotates, doubles and drops its state at random."""
+
+    OPS = ("add", "multiply", "update", "scatter_row", "reverse", "center", "two", "branch", "inner")
+
+    def __init__(self, seed: int) -> None:
+        self.random = np.random.default_rng(seed)
+        self.count = int(self.random.integers(2, 6))
+        self.shape = Shape(F32, (6, 4))
+        self.b = Builder(f"loop_{seed}")
+        parameters = [self.b.parameter(self.shape) for _ in range(self.count)]
+        state = [p if self.random.random() < 0.6 else self.b.add(p, self.pick(parameters)) for p in parameters]
+        if self.random.random() < 0.5:
+            state[0] = self.b.full(0.5, self.shape)
+        out = self.loop(self.b, state, depth=0)
+        extra = [self.b.add(self.pick(parameters), self.pick(out))] if self.random.random() < 0.5 else []
+        self.module = self.b.module(self.b.tuple([*out[: int(self.random.integers(1, self.count + 1))], *extra]))
+        results = self.module.entry.root.shape.leaves()
+        for number in range(len(results)):
+            if self.random.random() < 0.5 and number < self.count:
+                self.module.aliases[number] = int(self.random.permutation(self.count)[0])
+        taken = list(self.module.aliases.values())
+        self.module.aliases = {r: p for r, p in self.module.aliases.items() if taken.count(p) == 1}
+
+    def pick(self, of):
+        return of[int(self.random.integers(len(of)))]
+
+    def loop(self, b: Builder, state: list, depth: int) -> list:
+        shapes = [Shape(S32), *(self.shape for _ in state)]
+        test, body = Builder("test"), Builder("body")
+        i, *_ = (test.parameter(s) for s in shapes)
+        condition = test.build(test.compare(i, test.constant(int(self.random.integers(0, 4)), S32), "LT"))
+        i, *values = (body.parameter(s) for s in shapes)
+        own = list(values)
+        for _ in range(int(self.random.integers(1, 6))):
+            values.append(self.grow(body, i, values, depth))
+        new = [self.pick(values[-4:] + own) if self.random.random() < 0.7 else own[n] for n in range(len(own))]
+        step = body.add(i, body.constant(1, S32))
+        done = body.build(body.tuple([step, *new]))
+        return b.while_loop(condition, done, [b.constant(0, S32), *state])[1:]
+
+    def grow(self, b: Builder, i, values: list, depth: int):
+        x, y, kind = self.pick(values), self.pick(values), self.pick(self.OPS)
+        if kind == "update":
+            row = b.slice(y, (0, 0), (1, 4), (1, 1))
+            return b.dynamic_update_slice(x, row, [i, b.constant(0, S32)])
+        if kind == "reverse":
+            return b.reverse(x, (0,))
+        if kind == "center":
+            total = b.reduce([x], [b.constant(0.0, F32)], (1,), scalar_computation("add", F32))
+            return b.subtract(x, b.broadcast(total, (6, 4), (0,)))
+        if kind == "two":
+            values.append(b.subtract(x, y))
+            return b.add(values[-1], b.convert(b.broadcast(i, (6, 4), ()), F32))
+        if kind == "branch":
+            made = []
+            for name in ("add", "subtract"):
+                c = Builder(name)
+                p, q = c.parameter(self.shape), c.parameter(self.shape)
+                made.append(c.build(c.tuple([getattr(c, name)(p, q)])))
+            return b.element(b.conditional(i, made, [x, y]), 0)
+        if kind == "inner" and depth == 0:
+            return self.loop(b, [x, y], depth=1)[int(self.random.integers(2))]
+        if kind == "multiply":
+            return b.multiply(x, b.like(0.5, x))
+        return b.add(x, b.multiply(y, b.like(0.25, y)))
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_random_loops(seed: int) -> None:
+    made = RandomLoop(seed)
+    given = [np.arange(24, dtype=np.float32).reshape(6, 4) * (n + 1) / 8 for n in range(made.count)]
+    run(made.module, given)
+    expected = interpret(made.module, given)
+    for donate in ((), tuple(made.module.aliases.values())):
+        copies = [a.copy() for a in given]
+        exe = fusile.compile(made.module, donate=donate, settings=replace(Settings(), cache=False))
+        for got, want in zip(exe.call_flat(copies), expected, strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)

@@ -27,6 +27,7 @@ from fusile.passes.fusion import Fuse, fusion_key
 from fusile.passes.packing import PackContractions
 from fusile.passes.pipeline import passes_after_packing, standard_passes
 from fusile.passes.preparation import part_preparation
+from fusile.passes.rematerialize import Rematerialize
 from fusile.rewrite.passes import run_passes
 from fusile.runtime.executable import Executable
 from fusile.runtime.program import ArraySpec, HostCall, Program
@@ -193,7 +194,7 @@ def optimize(
 
 def fuse(module: Module, settings: Settings) -> None:
     """Makes kernels, and decides which of their results lie in an operand's place. Last: nothing looks into fusions."""
-    run_passes(module, [Fuse()], settings)
+    run_passes(module, [Fuse(), Rematerialize()], settings)
     share_buffers(module)
 
 

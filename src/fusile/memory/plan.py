@@ -406,6 +406,8 @@ class _Launching:
         self.read = reads(i)
         self.in_place = dict(i.op.in_place)
         self.pairs = [pair for pair in scope.planner.pairs(i) if pair[0] not in self.in_place]
+        wanted = (scope.wanted.get((i, n)) for n in range(len(i.shape.leaves())))
+        self.targets = [b for b in wanted if b is not None]
         self.drafts: list[_Draft] = []
         self.results: list[Buffer] = []
 
@@ -425,13 +427,16 @@ class _Launching:
     def _written_in_place(self, number: int, size: int) -> Buffer:
         operand, target = self.in_place[number], self.scope.wanted.get((self.i, number))
         source = self.operands[operand]
-        if source is target and self._dies(operand):
+        if source is target and self._dies(operand) and source not in self.results:
             return source
-        if target is None or not self.scope._writable(target, self.position, self.read, [self.read[operand]]):
-            if self._dies(operand) and source.owner is self.scope.computation:
+        fits = target is not None and target not in self.results
+        if not fits or not self.scope._writable(target, self.position, self.read, [self.read[operand]]):  # type: ignore[arg-type]
+            free = source.owner is self.scope.computation and source not in (*self.results, *self.targets)
+            if self._dies(operand) and free:
                 self.planner.taken_over.append(size)
                 return source
             target = self._new(size)
+        assert target is not None
         self.drafts.append(self.planner.copy(source, target))
         self.operands[operand] = target
         return target
@@ -440,9 +445,10 @@ class _Launching:
         """The place that the result is wanted in, if it may be written now."""
         target = self.scope.wanted.get((self.i, number))
         operands = [operand for leaf, operand in self.pairs if leaf == number]
-        if target is None or not self.scope._writable(
-            target, self.position, self.read, [self.read[o] for o in operands]
-        ):
+        over = [self.read[o] for o in operands]
+        if target is None or target in self.results:
+            return None
+        if not self.scope._writable(target, self.position, self.read, over):
             return None
         there = self.scope.content.get(target)
         self._note(number, [o for o in operands if self.read[o] == there])
@@ -452,7 +458,7 @@ class _Launching:
         """The place of an operand that nothing reads afterwards."""
         for leaf, operand in self.pairs:
             source = self.operands[operand]
-            free = source.owner is self.scope.computation and source not in self.results
+            free = source.owner is self.scope.computation and source not in (*self.results, *self.targets)
             if leaf == number and free and self._dies(operand):
                 self._note(number, [operand])
                 self.planner.taken_over.append(source.bytes)
