@@ -131,6 +131,21 @@ def test_a_dead_vector_touches_no_memory(native):
         assert (result == 1).all()
 
 
+@pytest.mark.parametrize("offset, whole", [(0, True), (8, True), (3, False), (13, False)])
+def test_masked_lanes_touch_no_memory_beyond_their_buffer(native, offset, whole):
+    """Dead lanes may touch scratch memory only where a whole vector of the buffer lies."""
+    scratch = Buffer("s", F32, (16,), Space.SCRATCH)
+    x, y = Buffer("x", F32, (16,)), Buffer("y", F32, (16,))
+    fill = For(i, const(16), (Store(scratch, (i,), Load(x, (i,))),))
+    place = plus(lane, const(offset))
+    some = Store(scratch, (place,), Apply("add", (Load(scratch, (place,)), const(100.0, F32)), F32))
+    change = For(lane, const(L), (some,), VECTOR, const(3))
+    show = For(j, const(16), (Store(y, (j,), Load(scratch, (j,))),))
+    kernel = Kernel("k", (x, y), (y,), (For(k, const(1), (Alloc(scratch), fill, change, show)),))
+    agree(native, kernel)
+    assert ("llvm.masked.store" not in emit_kernel(kernel, Machine(vector_bytes=32))) == whole
+
+
 @pytest.mark.parametrize("lanes", [1, 2, 3, 8, 12, 16])
 @pytest.mark.parametrize("op", ["add", "maximum", "multiply"])
 def test_lanes_join_into_one_cell(native, lanes, op):

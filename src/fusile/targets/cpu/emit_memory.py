@@ -169,7 +169,7 @@ class MemoryEmitter(ScalarEmitter):
             return self._from_memory(Value(self._load_one(t, address.pointer), t))
         if self.lanes.count == 1:
             return self._from_memory(Value(self._load_one(t, address.pointer), t))
-        return self._from_memory(Value(self._load_lanes(buffer, address), t, self.lanes.count))
+        return self._from_memory(Value(self._load_lanes(buffer, e.indices, address), t, self.lanes.count))
 
     def _load_one(self, t: ElementType, pointer: str) -> str:
         if self.lanes is not None and self.lanes.mask is not None and not self.lanes.some_live:
@@ -184,10 +184,10 @@ class MemoryEmitter(ScalarEmitter):
         flag = self.any_lane(Value(self.lanes.mask or "true", PRED, self.lanes.count))
         return self.define(f"select i1 {flag}, ptr {pointer}, ptr %nothing")
 
-    def _load_lanes(self, buffer: Buffer, address: Address) -> str:
+    def _load_lanes(self, buffer: Buffer, indices: tuple[Expr, ...], address: Address) -> str:
         assert self.lanes is not None
         t, count, mask = buffer.element_type, self.lanes.count, self.lanes.mask
-        if mask is not None and self._is_padded(buffer):
+        if mask is not None and self._is_padded(buffer, indices):
             mask = None
         vector = typed(memory_type(t), count)
         if address.pointers is None and address.stride == 1:
@@ -234,11 +234,18 @@ class MemoryEmitter(ScalarEmitter):
             f"call {vector} @{name}({pointer}, i32 {t.bytes}, <{count} x i1> {mask}, {vector} zeroinitializer)"
         )
 
-    def _is_padded(self, buffer: Buffer) -> bool:
-        """Whether dead lanes of a buffer of our own may be touched: its rows are whole vectors."""
+    def _is_padded(self, buffer: Buffer, indices: tuple[Expr, ...]) -> bool:
+        """Whether dead lanes of a buffer of our own may be touched: it is whole vectors, and this is one of them."""
         assert self.lanes is not None
         own = buffer.space in (Space.REGISTER, Space.SCRATCH)
-        return own and bool(buffer.dimensions) and buffer.dimensions[-1] % self.lanes.count == 0
+        return own and buffer.elements % self.lanes.count == 0 and self._starts_at(buffer, indices, self.lanes.count)
+
+    def _starts_at(self, buffer: Buffer, indices: tuple[Expr, ...], multiple: int) -> bool:
+        """Whether the first lane's flat index is sure to be a multiple of a number."""
+        assert self.lanes is not None
+        constant, terms = self._flat(buffer, indices)
+        lane = self.lanes.var
+        return constant % multiple == 0 and all(f % multiple == 0 for a, f in terms.items() if a != lane)
 
     # -- stores -------------------------------------------------------------------------------------------------------
 
@@ -277,14 +284,6 @@ class MemoryEmitter(ScalarEmitter):
             pointer = self._live_pointer(pointer)
         self._store_one(t, pointer, value)
 
-    def _starts_at(self, indices: tuple[Expr, ...], multiple: int) -> bool:
-        """Whether the first lane's flat index is sure to be a multiple of a number."""
-        assert self.lanes is not None
-        (index,) = indices
-        constant, terms = self.linear(index)
-        lane = self.lanes.var
-        return constant % multiple == 0 and all(f % multiple == 0 for a, f in terms.items() if a != lane)
-
     def _store_lanes(self, buffer: Buffer, indices: tuple[Expr, ...], address: Address, value: Value) -> None:
         assert self.lanes is not None
         t, count, mask = buffer.element_type, self.lanes.count, self.lanes.mask
@@ -295,7 +294,7 @@ class MemoryEmitter(ScalarEmitter):
             pointer = self.define(f"getelementptr {memory_type(t)}, ptr {pointer}, i64 {1 - count}")
             text = self.reversed(text, vector, count)
             mask = mask and self.reversed(mask, f"<{count} x i1>", count)
-        if in_row and mask is not None and self._is_padded(buffer):
+        if in_row and mask is not None and self._is_padded(buffer, indices):
             old = self.define(f"load {vector}, ptr {pointer}, align {t.bytes}")
             text = self.define(f"select <{count} x i1> {mask}, {vector} {text}, {vector} {old}")
             mask = None
@@ -304,7 +303,7 @@ class MemoryEmitter(ScalarEmitter):
             if (
                 buffer in self.streamed
                 and size == self.machine.vector_bytes
-                and self._starts_at(indices, size // t.bytes)
+                and self._starts_at(buffer, indices, size // t.bytes)
             ):
                 self.declarations.add("!2 = !{i32 1}")
                 self.line(f"store {vector} {text}, ptr {pointer}, align {size}, !nontemporal !2")

@@ -125,10 +125,18 @@ def _less_one(b: Builder, bits: Instruction, of: ElementType) -> Instruction:
 
 
 def box_muller(b: Builder, first: Instruction, second: Instruction) -> tuple[Instruction, Instruction]:
-    """Two normal numbers from two uniform ones."""
-    radius = b.sqrt(b.multiply(b.like(-2, first), b.log(b.maximum(first, b.like(LEAST_UNIFORM, first)))))
-    angle = b.multiply(second, b.like(2 * math.pi, second))
-    return b.multiply(b.sine(angle), radius), b.multiply(b.cosine(angle), radius)
+    """Two normal numbers from two uniform ones. Functions are evaluated in f64 and rounded once: the C library's, which
+    TensorFlow calls, give the same but for one number in a hundred, which differs in its last bit."""
+    of = first.array_shape.element_type
+    logarithm = _rounded(b, b.log, b.maximum(first, b.like(LEAST_UNIFORM, first)))
+    radius = b.sqrt(b.multiply(b.like(-2, first), logarithm))
+    wide = b.convert(second, F64)
+    angle = b.convert(b.multiply(wide, b.like(2 * math.pi, wide)), of)
+    return b.multiply(_rounded(b, b.sine, angle), radius), b.multiply(_rounded(b, b.cosine, angle), radius)
+
+
+def _rounded(b: Builder, function: Callable[[Instruction], Instruction], x: Instruction) -> Instruction:
+    return b.convert(function(b.convert(x, F64)), x.array_shape.element_type)
 
 
 def _normal_pairs(b: Builder, of: ElementType, words: Words) -> list[Instruction]:
