@@ -168,7 +168,8 @@ class _Planner:
         """Sizes of the values that lie in another's place."""
 
     def new(self, size: int, owner: Computation | None = None) -> Buffer:
-        buffer = Buffer(size, self.time, self.time, owner=owner)
+        """A buffer that lives from the next step on."""
+        buffer = Buffer(size, self.time + 1, self.time + 1, owner=owner)
         self.buffers.append(buffer)
         return buffer
 
