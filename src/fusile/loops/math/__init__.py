@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 
 from fusile.base.element_type import F32, F64, ElementType
 from fusile.base.errors import CompileError
-from fusile.loops.math import bits, error_function, exponential, gamma, logarithm, power, trigonometric
+from fusile.loops.math import bessel, bits, error_function, exponential, gamma, logarithm, power, trigonometric
 from fusile.loops.math.number import Number, Val, Writer
 
 Function = Callable[..., Number]
@@ -53,8 +53,8 @@ DOUBLE: dict[str, Function] = {
     "erf_inv": error_function.erf_inv,
     "lgamma": gamma.lgamma,
     "digamma": gamma.digamma,
-    "bessel_i0e": gamma.bessel_i0e,
-    "bessel_i1e": gamma.bessel_i1e,
+    "bessel_i0e": bessel.bessel_i0e,
+    "bessel_i1e": bessel.bessel_i1e,
 }
 """Computed in f64 whatever the argument's type."""
 INTEGER: dict[str, Function] = {"power": power.integer_power, "clamp": bits.clamp}

@@ -42,6 +42,7 @@ ERFC_32 = (
     -0.00802637615466244521, 0.00873340721318186326, 0.00122426354055228619, -0.00148954496266324708,
     -0.000322197628349104324, 0.000238627554350519287,
 )  # fmt: skip
+TWO_OVER_ROOT_PI = (1.1283791670955126, 1.533545961316588e-17)
 
 
 def erf(x: Number) -> Number:
@@ -105,9 +106,10 @@ def erf_inv(x: Number) -> Number:
 
 
 def _erf_error(y: Number, wanted: Number) -> Number:
-    """erf(y) - wanted without cancellation near 1."""
-    near = y < 1.0
+    """erf(y) - wanted without cancellation: the leading term y 2/sqrt(pi) in two parts, or past 1/2 by erfc."""
     z = y * y
-    polynomial = y * z.polynomial(ERF_64)
-    far = _erfc_far(y.at_least(1.0).at_most(6.5))
-    return near.pick(polynomial - wanted, (1.0 - wanted) - far)
+    first = y * TWO_OVER_ROOT_PI[0]
+    lost = y.fma(TWO_OVER_ROOT_PI[0], -first) + y * TWO_OVER_ROOT_PI[1]
+    near = (first - wanted) + (y * z).fma(z.polynomial(ERF_64[1:]), lost)
+    far = _erfc_far(y.at_least(0.5).at_most(6.5))
+    return (y < 0.5).pick(near, (1.0 - wanted) - far)

@@ -28,6 +28,12 @@ TANH_64 = (
     -0.000239092256079377845, 0.0000967517521832643838, -0.0000387620273201335204, 0.0000147746327455153268,
     -4.71751842550832095e-6, 8.95606454815865575e-7,
 )  # fmt: skip
+# sinh(x) = x + x**3 P(x**2) for |x| <= 1
+SINH_64 = (
+    0.166666666666666667, 0.00833333333333333333, 0.000198412698412698413, 2.75573192239858238e-6,
+    2.50521083854760713e-8, 1.60590438269005106e-10, 7.64716541459348069e-13, 2.81129096467701025e-15,
+    8.30917194186703149e-18,
+)  # fmt: skip
 
 
 def reduced(x: Number, rest: Number | None = None) -> tuple[Number, Number, Number]:
@@ -69,8 +75,9 @@ def exponential(x: Number) -> Number:
 
 
 def exponential_times(x: Number, rest: Number, factor: Number, factor_rest: Number) -> Number:
-    """(factor + factor_rest) * e**(x + rest) with few roundings, for x from about -1000 to 0 and tiny rests."""
-    r, n, whole = reduced(x.at_least(-150.0 if x.type is F32 else -1080.0), rest)
+    """(factor + factor_rest) * e**(x + rest) with few roundings, for tiny rests and factors not far from 1."""
+    limit = 150.0 if x.type is F32 else 1080.0
+    r, n, whole = reduced(x.at_least(-limit).at_most(limit), rest)
     one, two = _two_factors(n, whole)
     return (factor + factor.fma(exponential_minus_one_of_reduced(r), factor_rest)) * one * two
 
@@ -120,18 +127,20 @@ def tanh(x: Number) -> Number:
 
 def sinh(x: Number) -> Number:
     size = abs(x)
+    z = size * size
+    near = (size * z).fma(z.polynomial(SINH_64), size)
     m = exponential_minus_one(size)
-    small = (m + m / (m + 1.0)) * 0.5
-    half = exponential(size * 0.5)
-    large = (half * 0.5) * half
-    limit = 9.0 if x.type is F32 else 20.0
-    return x.is_nan().pick(x, (size < limit).pick(small, large).copysign(x))
+    value = (size < 20.0).pick((m + m / (m + 1.0)) * 0.5, _half_exponential(size))
+    return x.is_nan().pick(x, (size < 1.0).pick(near, value).copysign(x))
 
 
 def cosh(x: Number) -> Number:
     size = abs(x)
-    half = exponential(size * 0.5)
-    large = (half * 0.5) * half
     e = exponential(size)
     small = (e + 1.0 / e) * 0.5
-    return (size < 20.0).pick(small, large)
+    return (size < 20.0).pick(small, _half_exponential(size))
+
+
+def _half_exponential(x: Number) -> Number:
+    """e**x / 2, infinite only where that overflows."""
+    return exponential_times(x, x.constant(0.0), x.constant(0.5), x.constant(0.0))

@@ -17,6 +17,7 @@ LOG_64 = (
     0.666666666666666665, 0.400000000000008775, 0.285714285708032947, 0.222222223917857996, 0.181817956324521624,
     0.15386240120567022, 0.132687619513300205, 0.130867431391190717,
 )  # fmt: skip
+TWO_THIRDS = (0.6666666666666666, 3.700743415417188e-17)
 LN2_HIGH, LN2_LOW = 0.6931471803691238, 1.9082149292705877e-10
 """log 2 in two parts, the first short enough that its products with exponents are exact."""
 
@@ -73,19 +74,27 @@ def log_in_two_parts(a: Number) -> tuple[Number, Number]:
     lost_g = f - (g - 2.0)
     s_low = ((-s).fma(g, f) - s * lost_g) / g
     z = s * s
-    tail = s * z * z.polynomial(LOG_64)
+    cube = s * z
+    cube_low = s.fma(z, -cube) + s * s.fma(s, -z) + z * s_low * 3.0
+    third = cube * TWO_THIRDS[0]
+    third_low = cube.fma(TWO_THIRDS[0], -third) + cube.fma(TWO_THIRDS[1], cube_low * TWO_THIRDS[0])
+    tail = cube * z * z.polynomial(LOG_64[1:])
     first, second = e * LN2_HIGH, s * 2.0
     total = first + second
     lost = e.equals(0.0).pick(a.constant(0.0), second - (total - first))
-    low = lost + s_low * 2.0 + e.fma(LN2_LOW, tail)
+    with_third = total + third
+    lost = lost + (third - (with_third - total))
+    low = lost + (s_low * 2.0 + third_low + e.fma(LN2_LOW, tail))
+    total = with_third
     high = total + low
     return high, low - (high - total)
 
 
-def log_plus_one(x: Number) -> Number:
-    """log(1 + x), with the rounding error of 1 + x put back."""
+def log_plus_one(x: Number, rest: Number | None = None) -> Number:
+    """log(1 + x + rest), with the rounding error of 1 + x put back; the rest is tiny beside x."""
     u = x + 1.0
-    value = log(u) + (x - (u - 1.0)) / u
+    lost = x - (u - 1.0)
+    value = log(u) + (lost if rest is None else lost + rest) / u
     value = (abs(x) < 2.0**-54).pick(x, value)
     ordinary = (u > 0.0) & (u < math.inf)
     return ordinary.pick(
@@ -94,18 +103,28 @@ def log_plus_one(x: Number) -> Number:
 
 
 def asinh(x: Number) -> Number:
+    """log(1 + |x| + x**2 / (1 + sqrt(1 + x**2)))."""
     size = abs(x)
     square = size * size
-    small = log_plus_one(size + square / ((square + 1.0).sqrt() + 1.0))
+    more = square / ((square + 1.0).sqrt() + 1.0)
+    total = size + more
+    small = log_plus_one(total, more - (total - size))
     large = log(size) + math.log(2)
     return x.is_nan().pick(x, (size < 1e8).pick(small, large).copysign(x))
 
 
 def acosh(x: Number) -> Number:
+    """log(1 + t + sqrt(t**2 + 2 t)) with t = x - 1; what the root and the sum lose is put back."""
     t = x - 1.0
-    small = log_plus_one(t + (t * (t + 2.0)).sqrt())
+    twice = t * 2.0
+    square = t.fma(t, twice)
+    root = square.sqrt()
+    lost = ((-root).fma(root, square) + t.fma(t, twice - square)) / (root * 2.0)
+    total = root + t
+    small = log_plus_one(total, (t - (total - root)) + lost)
     large = log(x) + math.log(2)
-    return (x < 1.0).pick(x.constant(math.nan), (x < 1e8).pick(small, large))
+    value = x.equals(1.0).pick(x.constant(0.0), (x < 1e8).pick(small, large))
+    return (x < 1.0).pick(x.constant(math.nan), value)
 
 
 def atanh(x: Number) -> Number:

@@ -222,6 +222,22 @@ def repeat(
     return wrap(values)
 
 
+def picked_polynomial(choice: Number, t: Number, on_true: Sequence[float], on_false: Sequence[float]) -> Number:
+    """Horner's scheme with one of two polynomials of the same degree."""
+    pairs = list(zip(on_true, on_false, strict=True))
+    value = choice.pick(t.constant(pairs[-1][0]), pairs[-1][1])
+    for one, other in reversed(pairs[:-1]):
+        value = value.fma(t, choice.pick(t.constant(one), other))
+    return value
+
+
+def plus_in_two_parts(product: tuple[Number, Number], first: Number, first_rest: Number) -> tuple[Number, Number]:
+    """first + first_rest + the product of two numbers, no larger than `first`, in two parts."""
+    a, b = product
+    value = a.fma(b, first)
+    return value, a.fma(b, first - value) + first_rest
+
+
 def integer_of(element_type: ElementType) -> ElementType:
     """The signed integer of a float's width."""
     return {16: S16, 32: S32, 64: S64}[element_type.bits]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from fusile.base.element_type import F32
-from fusile.loops.math.exponential import exponential
+from fusile.loops.math.exponential import exponential, exponential_times
 from fusile.loops.math.logarithm import log, log_in_two_parts
 from fusile.loops.math.number import Number, fraction_bits, power_of_two, repeat
 
@@ -18,12 +18,13 @@ def cbrt(x: Number) -> Number:
     """2**(log2(x)/3), then two steps of Newton's iteration."""
     size = abs(x)
     tiny = size < 2.0**-900
-    scaled = tiny.pick(size * 2.0**180, size)
+    huge = size > 2.0**900
+    scaled = tiny.pick(size * 2.0**180, huge.pick(size * 2.0**-180, size))
     y = exponential(log(scaled) * (1 / 3))
     for _ in range(2):
         y = y - (y * y * y - scaled) / (y * y * 3.0)
     special = size.equals(0.0) | ~(size < math.inf)
-    return special.pick(x, tiny.pick(y * 2.0**-60, y).copysign(x))
+    return special.pick(x, tiny.pick(y * 2.0**-60, huge.pick(y * 2.0**60, y)).copysign(x))
 
 
 def power(x: Number, y: Number) -> Number:
@@ -52,9 +53,8 @@ def _positive_power(size: Number, y: Number) -> Number:
     high, low = log_in_two_parts(size)
     product = y * high
     rest = y.fma(low, y.fma(high, -product))
-    rest = (abs(product) < 1000.0).pick(rest, 0.0)
-    value = exponential(product)
-    return (value < math.inf).pick(value.fma(rest, value), value)
+    rest = (abs(product) < 1100.0).pick(rest, 0.0)
+    return exponential_times(product, rest, size.constant(1.0), size.constant(0.0))
 
 
 def remainder(a: Number, b: Number) -> Number:

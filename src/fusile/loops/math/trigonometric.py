@@ -53,7 +53,7 @@ def _circular(x: Number, quarter_turns: int) -> Number:
 def _circular_of_large(x: Number, quarter_turns: int) -> Number:
     """sin(x + quarter_turns * pi / 2) of an argument past LARGEST_32: NaN for infinities."""
     wide = x.convert(F64)
-    r, n = _reduced_exactly(wide)
+    r, _, n = _reduced_exactly(wide)
     return (
         (abs(wide) < math.inf)
         .pick(_of_quadrant(r, n + quarter_turns), x.constant(0).convert(F64) * wide)
@@ -106,8 +106,8 @@ def _two_over_pi_words() -> tuple[int, ...]:
 TWO_OVER_PI = _two_over_pi_words()
 
 
-def _reduced_exactly(x: Number) -> tuple[Number, Number]:
-    """Payne and Hanek's reduction of a large f64: 192 bits of 2 / pi from where its product with x matters modulo 4.
+def _reduced_exactly(x: Number) -> tuple[Number, Number, Number]:
+    """x = n pi/2 + r + rest: Payne and Hanek's reduction of a large f64: 192 bits of 2 / pi from where its product with x matters modulo 4.
 
     x = m 2**e; bits of 2 / pi of weight 2**(2 - e) and more only add multiples of 4 turns of pi / 2.
     """
@@ -124,13 +124,16 @@ def _reduced_exactly(x: Number) -> tuple[Number, Number]:
     quadrant = ((high >> 62) + ((high >> 61) & 1)) & 3
     signed = (high << 2).bitcast(S64)
     below = (low >> 62).bitcast(S64)
-    fraction = (signed | below).convert(F64) * 2.0**-64 + (low << 2).convert(F64) * 2.0**-128
-    turned = abs(x) * 0.0 + fraction
+    whole = signed | below
+    first = whole.convert(F64)
+    turned = abs(x) * 0.0 + first * 2.0**-64
+    lost = (whole - first.convert(S64)).convert(F64) * 2.0**-64 + (low << 2).convert(F64) * 2.0**-128
     r = turned * HALF_PI_64[0]
-    r = turned.fma(HALF_PI_64[1], r)
+    rest = turned.fma(HALF_PI_64[0], -r) + turned.fma(HALF_PI_64[1], lost * HALF_PI_64[0])
+    r, rest = two_sum(r, rest)
     negative = x < 0.0
     quadrant = quadrant.bitcast(S64)
-    return negative.pick(-r, r), negative.pick(-quadrant, quadrant)
+    return negative.pick(-r, r), negative.pick(-rest, rest), negative.pick(-quadrant, quadrant)
 
 
 def _wide_product(a: Number, b: Number) -> tuple[Number, Number]:
@@ -143,32 +146,139 @@ def _wide_product(a: Number, b: Number) -> tuple[Number, Number]:
 
 
 def tan(x: Number) -> Number:
-    return sine(x) / cosine(x)
+    """The quotient of sine and cosine, each in two parts; large arguments (and infinities) take the slow way."""
+    fast = _tan_of_reduced(*_reduced_in_two_parts(x))
+    large = ~(abs(x) <= LARGEST_64)
+    return large.in_rare_lanes(_tan_of_large, x, x.equals(0.0).pick(x, fast))
+
+
+def _tan_of_large(x: Number) -> Number:
+    return (abs(x) < math.inf).pick(_tan_of_reduced(*_reduced_exactly(x)), x * 0.0)
+
+
+def _tan_of_reduced(r: Number, rest: Number, quadrant: Number) -> Number:
+    """tan(r + rest + quadrant pi/2)."""
+    sine, sine_rest, cosine, cosine_rest = _sine_and_cosine(r, rest)
+    turned = (quadrant & 1).differs(0)
+    top, top_rest = turned.pick(cosine, sine), turned.pick(cosine_rest, sine_rest)
+    bottom, bottom_rest = turned.pick(-sine, cosine), turned.pick(-sine_rest, cosine_rest)
+    value, lost = _quotient(top, top_rest, bottom, bottom_rest)
+    return value + lost
+
+
+def _quotient(top: Number, top_rest: Number, bottom: Number, bottom_rest: Number) -> tuple[Number, Number]:
+    """(top + top_rest) / (bottom + bottom_rest) in two parts."""
+    value = top / bottom
+    left = (-value).fma(bottom, top) + (top_rest - value * bottom_rest)
+    return value, (abs(value) < math.inf).pick(left / bottom, 0.0)
+
+
+def _sine_and_cosine(r: Number, rest: Number) -> tuple[Number, Number, Number, Number]:
+    """sin(r + rest) and cos(r + rest), each in two parts, for f64 within pi/4."""
+    z = r * r
+    half = z * 0.5
+    whole = 1.0 - half
+    tail = (z * r).fma(z.polynomial(SIN_64), rest * whole)
+    sine = r + tail
+    lost = ((1.0 - whole) - half) - r.fma(r, -z) * 0.5 - r * rest
+    cosine_tail = (z * z).fma(z.polynomial(COS_64), lost)
+    cosine = whole + cosine_tail
+    return sine, tail - (sine - r), cosine, cosine_tail - (cosine - whole)
+
+
+def _reduced_in_two_parts(x: Number) -> tuple[Number, Number, Number]:
+    """x = n pi/2 + r + rest, of f64 up to LARGEST_64; last an integer whose low bits are n's."""
+    magic = 1.5 * 2.0**52
+    shifted = x.fma(2 / math.pi, magic)
+    n = shifted - magic
+    first, second = n * HALF_PI_64[0], n * HALF_PI_64[1]
+    r, lost = two_sum(x - first, -n.fma(HALF_PI_64[0], -first))
+    r, more = two_sum(r, -second)
+    lost = (lost + more) - (n.fma(HALF_PI_64[1], -second) + n * HALF_PI_64[2])
+    r, lost = two_sum(r, lost)
+    return r, lost, shifted.bits()
+
+
+def two_sum(a: Number, b: Number) -> tuple[Number, Number]:
+    """a + b and what its rounding lost (Knuth)."""
+    total = a + b
+    part = total - a
+    return total, (a - (total - part)) + (b - part)
+
+
+def sine_of_turns(x: Number) -> Number:
+    """sin(pi x) of a non-negative f64."""
+    (sine, _, cosine, _), quadrant = _of_turns(x)
+    value = (quadrant & 1).differs(0).pick(cosine, sine)
+    return (quadrant & 2).differs(0).pick(-value, value)
+
+
+def cotangent_of_turns(x: Number) -> tuple[Number, Number]:
+    """pi cos(pi x) / sin(pi x) of a non-negative f64, in two parts."""
+    (sine, sine_rest, cosine, cosine_rest), quadrant = _of_turns(x)
+    turned = (quadrant & 1).differs(0)
+    top, top_rest = turned.pick(-sine, cosine), turned.pick(-sine_rest, cosine_rest)
+    value, lost = _quotient(top, top_rest, turned.pick(cosine, sine), turned.pick(cosine_rest, sine_rest))
+    product = value * math.pi
+    return product, value.fma(math.pi, -product) + (value * (2 * HALF_PI_64[1]) + lost * math.pi)
+
+
+def _of_turns(x: Number) -> tuple[tuple[Number, Number, Number, Number], Number]:
+    """Sine and cosine, each in two parts, of what pi x is past `quadrant` times pi/2."""
+    twice = (x * 2.0).round()
+    r = twice.fma(-0.5, x)
+    angle = r * math.pi
+    rest = r.fma(math.pi, -angle) + r * (2 * HALF_PI_64[1])
+    return _sine_and_cosine(angle, rest), twice.convert(S64)
 
 
 def atan(x: Number) -> Number:
-    """Arguments past 1 by pi/2 - atan(1/x), past tan(pi/8) by pi/4 + atan((x-1)/(x+1))."""
     size = abs(x)
-    inverted = size > 1.0
-    b = inverted.pick(1.0 / size, size)
-    turned = b > math.tan(math.pi / 8)
-    t = turned.pick((b - 1.0) / (b + 1.0), b)
+    angle, rest = _angle(size.at_most(2.0**1000), size.constant(1.0))
+    return x.is_nan().pick(x, (angle + rest).copysign(x))
+
+
+def _angle(height: Number, width: Number) -> tuple[Number, Number]:
+    """The angle, in two parts, of a point with f64 coordinates at least 0, not both of them 0 or infinite.
+
+    From pi/8 to 3 pi/8 as pi/4 + atan((height - width) / (height + width)), past that as pi/2 - atan(width / height).
+    The quotient is in two parts, and both coordinates are so small that nothing overflows.
+    """
+    limit = math.tan(math.pi / 8)
+    steep, flat = width < height * limit, height < width * limit
+    diagonal = ~(steep | flat)
+    difference, total = height - width, height + width
+    big = (height > width).pick(height, width)
+    small = (height > width).pick(width, height)
+    top = diagonal.pick(difference, steep.pick(-width, height))
+    bottom = diagonal.pick(total, steep.pick(height, width))
+    t = top / bottom
+    lost_top = (height > width).pick((big - difference) - small, small - (difference + big))
+    lost = diagonal.pick(lost_top - t * ((big - total) + small), 0.0)
+    rest = ((-t).fma(bottom, top) + lost) / bottom
     z = t * t
-    value = (z * t).fma(z.polynomial(ATAN_64), t)
-    value = turned.pick((value + HALF_PI_64[1] / 2) + math.pi / 4, value)
-    value = inverted.pick((HALF_PI_64[0] - value) + HALF_PI_64[1], value)
-    return x.is_nan().pick(x, value.copysign(x))
+    base, base_rest = diagonal.pick(t.constant(math.pi / 4), 0.0), diagonal.pick(t.constant(HALF_PI_64[1] / 2), 0.0)
+    base, base_rest = steep.pick(t.constant(math.pi / 2), base), steep.pick(t.constant(HALF_PI_64[1]), base_rest)
+    value = base + t
+    curved = (z * t).fma(z.polynomial(ATAN_64), rest)
+    return flat.pick(t, value), flat.pick(curved, curved + ((t - (value - base)) + base_rest))
 
 
 def atan2(y: Number, x: Number) -> Number:
     width, height = abs(x), abs(y)
-    swap = height > width
-    top, bottom = swap.pick(width, height), swap.pick(height, width)
-    both_infinite = top.equals(math.inf)
-    ratio = bottom.equals(0.0).pick(bottom.constant(0.0), top / bottom)
-    angle = atan(both_infinite.pick(ratio.constant(1.0), ratio))
-    angle = swap.pick((HALF_PI_64[0] - angle) + HALF_PI_64[1], angle)
-    angle = x.is_negative().pick((math.pi - angle) + 2 * HALF_PI_64[1], angle)
+    infinite = width.equals(math.inf) | height.equals(math.inf)
+    one = width.constant(1.0)
+    width = infinite.pick(width.equals(math.inf).pick(one, 0.0), width)
+    height = infinite.pick(height.equals(math.inf).pick(one, 0.0), height)
+    width = (width.equals(0.0) & height.equals(0.0)).pick(one, width)
+    larger = (width > height).pick(width, height)
+    scale = (larger > 2.0**600).pick(
+        larger.constant(2.0**-400), (larger < 2.0**-600).pick(larger.constant(2.0**400), 1.0)
+    )
+    angle, rest = _angle(height * scale, width * scale)
+    turned = math.pi - angle
+    turned_rest = ((math.pi - turned) - angle) + (2 * HALF_PI_64[1] - rest)
+    angle = x.is_negative().pick(turned + turned_rest, angle + rest)
     return (x.is_nan() | y.is_nan()).pick(x + y, angle.copysign(y))
 
 
