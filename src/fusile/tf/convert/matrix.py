@@ -20,7 +20,7 @@ from fusile.tf.value import Value
 
 @dataclass(frozen=True)
 class Band:
-    """The diagonals `low` to `high` of a matrix, stored one a row, the highest first, in rows as long as the longest."""
+    """Diagonals `low` to `high` of a matrix, stored one a row, the highest first, in rows as long as the longest."""
 
     rows: int
     columns: int

@@ -13,7 +13,10 @@ from fusile.base.element_type import BF16, F16, F32, F64, S32, S64, U16, U32, U6
 from fusile.base.shape import Shape
 from fusile.hlo.builder import Builder
 from fusile.hlo.ir import Instruction
+from fusile.hlo.opset.other import RngBitGenerator
+from fusile.hlo.opset.random_bits import PHILOX as RNG_PHILOX
 from fusile.tf.context import Context, shape_of
+from fusile.tf.convert.normal import box_muller
 from fusile.tf.node import Node
 from fusile.tf.registry import converter
 from fusile.tf.value import Resource, Value
@@ -23,10 +26,8 @@ MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
 PHILOX, AUTOMATIC = 1, 3
 """TensorFlow's numbers for generators."""
-SEED_KEY = (0x3EC8F720, 0x02461E29)
+SEED_KEY = 0x02461E29_3EC8F720
 """With which seeds are scrambled into keys and counters."""
-LEAST_UNIFORM = 1e-7
-"""Below this the Box-Muller transform takes this."""
 TRUNCATED_AT = 2.0
 RESERVED = 256
 """Blocks that each group of four truncated normals, or each element of a Generator, may use."""
@@ -79,17 +80,11 @@ class Stream:
         carry = b.convert(b.compare(moved, low, "LT"), U64)
         return philox(b, _halves(b, key), [*_halves(b, moved), *_halves(b, b.add(high, carry))])
 
-    def first(self, count: int, words: int) -> list[Instruction]:
-        """Arrays of the words 0, 1, ... of `count` elements that take so many words each, in order; 4 is a multiple."""
-        b, per_block = self.b, 4 // words
-        groups = -(-count // per_block)
-        found = self.blocks(b.iota(Shape(U64, (groups,)), 0))
-        result = []
-        for w in range(words):
-            columns = [b.reshape(found[n * words + w], (groups, 1)) for n in range(per_block)]
-            flat = b.reshape(b.concatenate(columns, 1), (groups * per_block,))
-            result.append(b.slice(flat, (0,), (count,)))
-        return result
+    def words(self, count: int, of: ElementType = U32) -> Instruction:
+        """The first `count` elements of u32, or of u64 made of a low and a high word."""
+        b = self.b
+        state = b.concatenate([b.reshape(x, (1,)) for x in (self.key, self.low, self.high)], 0)
+        return b.element(b.emit(RngBitGenerator(RNG_PHILOX, Shape(of, (count,))), state), 1)
 
 
 def scrambled(context: Context, seed: Value) -> tuple[Instruction, Instruction]:
@@ -98,25 +93,23 @@ def scrambled(context: Context, seed: Value) -> tuple[Instruction, Instruction]:
     if seed.sizes != (2,):
         raise context.unsupported(f"a seed of shape {seed.sizes}", "give a seed of two integers")
     whole = b.convert(b.convert(seed.instruction, S64) if seed.element_type is S32 else seed.instruction, U64)
-    parts = [b.reshape(b.slice(whole, (n,), (n + 1,)), ()) for n in range(2)]
-    key = [b.constant(k, U32) for k in SEED_KEY]
-    mixed = philox(b, key, [w for p in parts for w in _halves(b, p)])
-    return _joined(b, mixed[0], mixed[1]), _joined(b, mixed[2], mixed[3])
+    key = b.constant(SEED_KEY, U64)
+    mixed = Stream(b, key, *(b.reshape(b.slice(whole, (n,), (n + 1,)), ()) for n in range(2))).words(2, U64)
+    low, high = (b.reshape(b.slice(mixed, (n,), (n + 1,)), ()) for n in range(2))
+    return low, high
 
 
 # -- distributions -----------------------------------------------------------------------------------------------------
 
 
-def unit(b: Builder, of: ElementType, words: Words) -> Instruction:
-    """Uniform in [0, 1): random bits as the mantissa of a number in [1, 2), less 1."""
+def unit(b: Builder, of: ElementType, bits: Instruction) -> Instruction:
+    """Uniform in [0, 1) from u32 (f64: from u64): random bits as the mantissa of a number in [1, 2), less 1."""
     if of is F64:
-        low, high = words[1], words[0]
-        bits = _joined(b, low, b.and_(high, b.like(0xFFFFF, high)))
-        return _less_one(b, b.or_(bits, b.like(1023 << 52, bits)), F64)
-    (bits,) = words
-    mantissa, bias = {F32: (23, 127), F16: (10, 15), BF16: (7, 127)}[of]
+        # The kernel takes the first word as the high one.
+        bits = b.or_(b.shift_left(bits, b.like(32, bits)), b.shift_right_logical(bits, b.like(32, bits)))
+    mantissa, bias = {F64: (52, 1023), F32: (23, 127), F16: (10, 15), BF16: (7, 127)}[of]
     bits = b.or_(b.and_(bits, b.like((1 << mantissa) - 1, bits)), b.like(bias << mantissa, bits))
-    return _less_one(b, bits if of is F32 else b.convert(bits, U16), of)
+    return _less_one(b, b.convert(bits, U16) if of.bits == 16 else bits, of)
 
 
 def _less_one(b: Builder, bits: Instruction, of: ElementType) -> Instruction:
@@ -124,38 +117,24 @@ def _less_one(b: Builder, bits: Instruction, of: ElementType) -> Instruction:
     return b.subtract(x, b.like(1, x))
 
 
-def box_muller(b: Builder, first: Instruction, second: Instruction) -> tuple[Instruction, Instruction]:
-    """Two normal numbers from two uniform ones. Functions are evaluated in f64 and rounded once: the C library's, which
-    TensorFlow calls, give the same but for one number in a hundred, which differs in its last bit."""
-    of = first.array_shape.element_type
-    logarithm = _rounded(b, b.log, b.maximum(first, b.like(LEAST_UNIFORM, first)))
-    radius = b.sqrt(b.multiply(b.like(-2, first), logarithm))
-    wide = b.convert(second, F64)
-    angle = b.convert(b.multiply(wide, b.like(2 * math.pi, wide)), of)
-    return b.multiply(_rounded(b, b.sine, angle), radius), b.multiply(_rounded(b, b.cosine, angle), radius)
-
-
-def _rounded(b: Builder, function: Callable[[Instruction], Instruction], x: Instruction) -> Instruction:
-    return b.convert(function(b.convert(x, F64)), x.array_shape.element_type)
-
-
-def _normal_pairs(b: Builder, of: ElementType, words: Words) -> list[Instruction]:
-    """The normal numbers that a block's four words make, in order: four of f32, two of f64."""
-    if of is F64:
-        return list(box_muller(b, unit(b, F64, words[:2]), unit(b, F64, words[2:])))
-    uniform = [unit(b, F32, [w]) for w in words]
-    return [*box_muller(b, *uniform[:2]), *box_muller(b, *uniform[2:])]
-
-
 def uniform(context: Context, stream: Stream, of: ElementType, count: int) -> Instruction:
-    return unit(context.builder, of, stream.first(count, 2 if of is F64 else 1))
+    return unit(context.builder, of, stream.words(count, U64 if of is F64 else U32))
 
 
 def normal(context: Context, stream: Stream, of: ElementType, count: int) -> Instruction:
-    b = context.builder
-    groups = -(-count // (2 if of is F64 else 4))
-    made = _normal_pairs(b, of, stream.blocks(b.iota(Shape(U64, (groups,)), 0)))
+    b, pairs = context.builder, -(-count // 2)
+    wide = F64 if of is F64 else F32
+    numbers = b.reshape(unit(b, wide, stream.words(2 * pairs, U64 if of is F64 else U32)), (pairs, 2))
+    made = box_muller(b, *(b.reshape(b.slice(numbers, (0, n), (pairs, n + 1)), (pairs,)) for n in range(2)))
     return b.convert(_interleaved(b, made, count), of)
+
+
+def _normals_of_block(b: Builder, of: ElementType, words: Words) -> list[Instruction]:
+    """The normal numbers that a block's four words make, in order: four of f32, two of f64."""
+    if of is F64:
+        words = [_joined(b, *words[:2]), _joined(b, *words[2:])]
+    numbers = [unit(b, of, w) for w in words]
+    return [n for pair in range(0, len(numbers), 2) for n in box_muller(b, *numbers[pair : pair + 2])]
 
 
 def truncated_normal(context: Context, stream: Stream, of: ElementType, count: int) -> Instruction:
@@ -178,7 +157,7 @@ def truncated_normal(context: Context, stream: Stream, of: ElementType, count: i
     skip = RESERVED * size // 4
     numbers = body.iota(Shape(U64, (groups,)), 0)
     numbers = body.add(body.multiply(numbers, body.like(skip, numbers)), body.broadcast(turn, (groups,), ()))
-    for made in _normal_pairs(body, kind, Stream(body, *state[2 + size :]).blocks(numbers)):
+    for made in _normals_of_block(body, kind, Stream(body, *state[2 + size :]).blocks(numbers)):
         fits = body.compare(body.abs(made), body.like(TRUNCATED_AT, made), "LT")
         for n in range(size):
             here = body.and_(fits, body.compare(taken, body.like(n, taken), "EQ"))
@@ -198,8 +177,7 @@ def _interleaved(b: Builder, parts: Sequence[Instruction], count: int) -> Instru
 
 def integers(b: Builder, stream: Stream, of: ElementType, count: int) -> Instruction:
     """Integers of all values, unsigned, of 32 or 64 bits."""
-    words = stream.first(count, of.bits // 32)
-    return words[0] if of.bits == 32 else _joined(b, *words)
+    return stream.words(count, U32 if of.bits == 32 else U64)
 
 
 def integers_between(

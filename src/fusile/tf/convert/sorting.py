@@ -36,10 +36,7 @@ def in_top_k(context: Context, node: Node, inputs: list[Value]) -> Instruction:
     """Whether fewer than k predictions beat the target's; never in rows with numbers that aren't finite."""
     predictions, targets = inputs[:2]
     b, (rows, classes) = context.builder, predictions.sizes
-    if len(inputs) > 2:
-        k = b.convert(inputs[2].instruction, S32)
-    else:
-        k = b.constant(node.attribute("k"), S32)
+    k = b.convert(inputs[2].instruction, S32) if len(inputs) > 2 else b.constant(node.attribute("k"), S32)
     target = targets.instruction
     inside = b.and_(
         b.compare(target, b.like(0, target), "GE"), b.compare(target, b.like(classes, target), "LT")
