@@ -1,6 +1,7 @@
 """Temporaries take less than XLA's.
 
-Weights packed for products are not counted: XLA's library packs them in memory that its figure leaves out. `python tests/jax/test_memory_against_xla.py` prints the table."""
+Weights packed for products are not counted: XLA packs them in a library, in memory that its figure leaves out. `python
+tests/jax/test_memory_against_xla.py` prints the table."""
 
 from __future__ import annotations
 

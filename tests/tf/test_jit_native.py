@@ -1,5 +1,7 @@
 """The same through machine code: calls, variables, loops, gradients, a training step, and no needless copies."""
 
+import timeit
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -86,3 +88,10 @@ def test_large_arrays_are_not_copied():
     found._run = watched
     result = compiled(x)
     assert seen == [(x._numpy_internal().ctypes.data, result._numpy_internal().ctypes.data)]
+
+
+def test_a_small_call_takes_microseconds():
+    compiled, x, a = fusile.tf.jit(lambda x, y: x + y), tf.ones([8]), np.ones(8, np.float32)
+    for given, most in ((x, 25e-6), (a, 25e-6)):
+        compiled(given, given)
+        assert min(timeit.repeat(lambda given=given: compiled(given, given), number=500, repeat=10)) / 500 < most
