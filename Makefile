@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-STRICT := src/fusile/base src/fusile/hlo src/fusile/rewrite src/fusile/passes src/fusile/memory src/fusile/loops
+STRICT := src/fusile/base src/fusile/hlo src/fusile/rewrite src/fusile/passes src/fusile/memory src/fusile/loops src/fusile/custom_calls
 
 .PHONY: venv demo test test-all lint bench clean
 

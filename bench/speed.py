@@ -1,4 +1,5 @@
-"""Latency of a set of TensorFlow programs under TensorFlow, TensorFlow+XLA and Fusile, in one run, as a table of ratios.
+"""Latency of a set of TensorFlow programs under TensorFlow, TensorFlow+XLA and Fusile, in one run, as a table of
+ratios.
 
 usage: python bench/speed.py [--only NAME,NAME] [--seconds 2] [--json FILE]
 Figures are the least of many calls, in milliseconds; run it with nothing else on the machine.

@@ -1,4 +1,5 @@
-"""The whole compiler against the interpreter: results, kernel counts, bits, and what must not bring the process down."""
+"""The whole compiler against the interpreter: results, kernel counts, bits, and what must not bring the process
+down."""
 
 from __future__ import annotations
 

@@ -20,6 +20,8 @@ from fusile.memory.plan import Branch, CopyStep, Launch, Loop, Plan, Slice, Step
 from fusile.passes.fusion import Fuse
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "passes"))
+import itertools
+
 from pass_cases import argument
 from random_modules import RandomModule
 
@@ -74,7 +76,7 @@ class Machine:
         ]
         (body,) = step.fusion.op.computations()
         spans = sorted((p.space, p.index, p.offset, p.offset + p.bytes) for p in step.results if p.bytes)
-        assert all(a[:2] != b[:2] or a[3] <= b[2] for a, b in zip(spans, spans[1:], strict=False)), "results overlap"
+        assert all(a[:2] != b[:2] or a[3] <= b[2] for a, b in itertools.pairwise(spans)), "results overlap"
         for place, value in zip(step.results, leaves_of(Interpreter().call(body, operands)), strict=True):
             self.read(place)[:] = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
 

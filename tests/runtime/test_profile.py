@@ -1,5 +1,7 @@
 """Profiles name every launch, in order, also in loops."""
 
+import itertools
+
 import numpy as np
 
 import fusile
@@ -46,4 +48,4 @@ def test_traces_have_an_event_a_launch() -> None:
     profile = exe.profile(np.ones(100, np.float32), runs=1)
     events = profile.chrome_trace()["traceEvents"]
     assert len(events) == len(profile.events)
-    assert all(a["ts"] <= b["ts"] for a, b in zip(events, events[1:], strict=False))
+    assert all(a["ts"] <= b["ts"] for a, b in itertools.pairwise(events))

@@ -73,5 +73,5 @@ def test_rectangular(of: str, sizes: tuple[int, ...]) -> None:
 
 
 def test_half_precision_is_refused_by_name() -> None:
-    with pytest.raises(fusile.UnsupportedOpError, match="MatrixInverse.*f16"):
+    with pytest.raises(fusile.UnsupportedOpError, match=r"MatrixInverse.*f16"):
         fusile.tf.jit(lambda x: tf.raw_ops.MatrixInverse(input=x))(tf.eye(2, dtype=tf.float16))

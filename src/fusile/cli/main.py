@@ -23,7 +23,8 @@ EXAMPLES = """examples:
   fusile show program.mlir --stage loops       hlo, optimized, loops, llvm or kernels
   fusile bench program.mlir --seconds 3        latency, kernels, bytes, compile times
   fusile ops                                   the op set, with what each op takes
-A program is a file of StableHLO (MLIR text) or HLO text. FUSILE_THREADS, FUSILE_CACHE_DIR and FUSILE_DUMP are heeded."""
+A program is a file of StableHLO (MLIR text) or HLO text. FUSILE_THREADS, FUSILE_CACHE_DIR and FUSILE_DUMP are
+heeded."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -39,8 +40,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    top = argparse.ArgumentParser(prog="fusile", description="Compile and run machine-learning programs.", epilog=EXAMPLES,
-                                  formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    top = argparse.ArgumentParser(
+        prog="fusile",
+        description="Compile and run machine-learning programs.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     top.add_argument("--version", action="version", version=f"fusile {VERSION}")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     run = _command(commands, "run", "run a program", run_program)
@@ -188,11 +193,15 @@ def bench_program(options: argparse.Namespace) -> int:
     moved = sum(k.bytes_read + k.bytes_written for k in executable.kernels)
     table = Table("figure", "value", title=str(options.file), title_justify="left")
     rows = [
-        ("latency, least", f"{best * 1e3:.4f} ms"), ("latency, median", f"{float(np.median(times)) * 1e3:.4f} ms"), ("calls", str(len(times))),
-        ("kernels", str(len(executable.kernels))), ("arithmetic", f"{flops / best * 1e-9:.1f} GFLOP/s"),
-        ("memory", f"{moved / best * 1e-9:.1f} GB/s"), ("temporaries", f"{executable.memory.temp:,} bytes"),
+        ("latency, least", f"{best * 1e3:.4f} ms"),
+        ("latency, median", f"{float(np.median(times)) * 1e3:.4f} ms"),
+        ("calls", str(len(times))),
+        ("kernels", str(len(executable.kernels))),
+        ("arithmetic", f"{flops / best * 1e-9:.1f} GFLOP/s"),
+        ("memory", f"{moved / best * 1e-9:.1f} GB/s"),
+        ("temporaries", f"{executable.memory.temp:,} bytes"),
         *((f"compile: {stage}", f"{seconds:.3f} s") for stage, seconds in executable.compile_times.items()),
-    ]  # fmt: skip
+    ]
     for row in rows:
         table.add_row(*row)
     _console().print(table)

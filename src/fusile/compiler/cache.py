@@ -1,7 +1,7 @@
 """Compiled programs kept for the next time: in memory, and on disk across processes.
 
-Files are written under another name and renamed, so readers see whole ones only and several writers do no harm. A damaged
-file is deleted and the program compiled again; a full or unwritable disk costs one warning and nothing else.
+Files are written under another name and renamed, so readers see whole ones only and several writers do no harm. A
+damaged file is deleted and the program compiled again; a full or unwritable disk costs one warning and nothing else.
 """
 
 from __future__ import annotations

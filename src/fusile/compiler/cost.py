@@ -1,4 +1,5 @@
-"""What a kernel computes and moves, from shapes alone: what people see, and what decides whether threads are worth waking."""
+"""What a kernel computes and moves, from shapes alone: what people see, and what decides whether threads are worth
+waking."""
 
 from __future__ import annotations
 

@@ -53,8 +53,8 @@ def compile(
     """Compiles a program: a module, HLO or StableHLO text, or a path to a file of either.
 
     `frozen`: constants are weights that may be folded into one another. `stable`: numbers of the arguments that seldom
-    change; what depends on them alone is a program of its own, which `Executable.prepare` runs. `donate`: numbers of the
-    arguments that a call gives away: each may be overwritten by the result that the program pairs it with
+    change; what depends on them alone is a program of its own, which `Executable.prepare` runs. `donate`: numbers of
+    the arguments that a call gives away: each may be overwritten by the result that the program pairs it with
     (`input_output_alias`, `tf.aliasing_output`) or by one of the same type, which is then computed in its place.
 
     Raises ParseError, VerificationError or UnsupportedOpError when the program is wrong or has what this target can't
@@ -199,8 +199,8 @@ def fuse(module: Module, settings: Settings) -> None:
 
 
 def lower(module: Module, target: Target) -> tuple[dict[Instruction, str], list[Any], list[HostCall]]:
-    """Kernels of all fusions: which fusion has which, and the different ones, and calls out of the program. Equal fusions
-    share one. Raises UnsupportedOpError for calls of functions that nobody has registered."""
+    """Kernels of all fusions: which fusion has which, and the different ones, and calls out of the program. Equal
+    fusions share one. Raises UnsupportedOpError for calls of functions that nobody has registered."""
     calls: list[HostCall] = []
     names: dict[str, str] = {}
     kernels: dict[Instruction, str] = {}

@@ -1,4 +1,5 @@
-"""The custom calls with which StableHLO's own tests compare results: `check.expect_eq`, `check.expect_close` and the like.
+"""The custom calls with which StableHLO's own tests compare results: `check.expect_eq`, `check.expect_close` and the
+like.
 
 They give nothing; a difference raises a CompileError that names the first elements that differ.
 """

@@ -1,7 +1,7 @@
 """The linear algebra that JAX calls by name on CPUs (`lapack_dgetrf_ffi`, ...), by SciPy's LAPACK.
 
-Names are `lapack_` + a letter for the element type (s, d, c, z) + LAPACK's name + `_ffi`. Leading dimensions are batches.
-What LAPACK says of failures is the last result, `info`, as in JAX, which gives NaN then.
+Names are `lapack_` + a letter for the element type (s, d, c, z) + LAPACK's name + `_ffi`. Leading dimensions are
+batches. What LAPACK says of failures is the last result, `info`, as in JAX, which gives NaN then.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Writes computations: a thin layer over `Computation.add` with conveniences for scalars, constants and source positions."""
+"""Writes computations: a thin layer over `Computation.add` with conveniences for scalars, constants and source
+positions."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ PLAIN = {
 
 
 class Builder:
-    """Builds one computation. Every elementwise op is a method by its opcode (`b.add(x, y)`, `b.exponential(x)`, `b.not_(x)`)."""
+    """Builds one computation. Every elementwise op is a method by its opcode (`b.add(x, y)`, `b.exponential(x)`,
+    `b.not_(x)`)."""
 
     def __init__(self, name: str) -> None:
         self.computation = Computation(name)
@@ -175,8 +177,16 @@ class Builder:
         of = x.array_shape.element_type
         return self.reduce([x], [self.constant(neutral(opcode, of), of)], dimensions, scalar_computation(opcode, of))
 
-    def dot(self, a: Instruction, b: Instruction, lhs_batch: Sequence[int] = (), rhs_batch: Sequence[int] = (), lhs_contracting: Sequence[int] = (1,),
-            rhs_contracting: Sequence[int] = (0,), element_type: ElementType | None = None) -> Instruction:  # fmt: skip
+    def dot(
+        self,
+        a: Instruction,
+        b: Instruction,
+        lhs_batch: Sequence[int] = (),
+        rhs_batch: Sequence[int] = (),
+        lhs_contracting: Sequence[int] = (1,),
+        rhs_contracting: Sequence[int] = (0,),
+        element_type: ElementType | None = None,
+    ) -> Instruction:
         return self.emit(
             contraction.Dot(
                 tuple(lhs_batch), tuple(rhs_batch), tuple(lhs_contracting), tuple(rhs_contracting), element_type

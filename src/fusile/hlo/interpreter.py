@@ -1,4 +1,5 @@
-"""The meaning of a module: runs it on NumPy arrays, one instruction at a time. Every pass and target is tested against it."""
+"""The meaning of a module: runs it on NumPy arrays, one instruction at a time. Every pass and target is tested against
+it."""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ def leaves_of(value: Any) -> list[Any]:
 
 
 class Interpreter:
-    """Runs computations. `call` on values of the declared shapes, `call_elementwise` a scalar computation on whole arrays."""
+    """Runs computations. `call` on values of the declared shapes, `call_elementwise` a scalar computation on whole
+    arrays."""
 
     def __init__(self) -> None:
         self._orders: dict[Computation, list[Instruction]] = {}

@@ -232,7 +232,7 @@ class Computation:
 
     def remove_parameters(self, numbers: set[int]) -> None:
         """Removes the parameters with these numbers (unused ones) and renumbers the rest."""
-        kept = []
+        kept: list[Instruction] = []
         for number, parameter in enumerate(self.parameters):
             if number in numbers:
                 self.erase(parameter)

@@ -28,8 +28,8 @@ from fusile.base.element_type import PRED, S64, ElementType
 
 class Space(Enum):
     """Where a buffer lives. ARGUMENT: a pointer the caller gives. SCRATCH: memory of one task (cache-sized).
-    REGISTER: small, constant-indexed once unrolled, expected to be promoted to registers; inside a VECTOR loop each lane
-    has its own. SHARED: workspace that all phases and tasks of one launch see (the caller's arena)."""
+    REGISTER: small, constant-indexed once unrolled, expected to be promoted to registers; inside a VECTOR loop each
+    lane has its own. SHARED: workspace that all phases and tasks of one launch see (the caller's arena)."""
 
     ARGUMENT = "argument"
     SCRATCH = "scratch"
@@ -219,8 +219,8 @@ class Combiner:
 
 @dataclass(frozen=True, slots=True)
 class Accumulate(Stmt):
-    """`cells = combiner(cells, values)`: one step of a reduction. `identity` is neutral for the combiner; transforms use
-    it for private accumulators. Cells are (buffer, indices)."""
+    """`cells = combiner(cells, values)`: one step of a reduction. `identity` is neutral for the combiner; transforms
+    use it for private accumulators. Cells are (buffer, indices)."""
 
     cells: tuple[tuple[Buffer, tuple[Expr, ...]], ...]
     values: tuple[Expr, ...]

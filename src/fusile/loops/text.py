@@ -85,7 +85,8 @@ def _simple(s: Stmt) -> str:
     if isinstance(s, Alloc):
         return f"alloc {s.buffer!r} {s.buffer.space.value}"
     if isinstance(s, Prefetch):
-        return f"prefetch {_cell(s.buffer, s.indices)}{f' + {s.distance}' if s.distance else ''}{' to write' if s.write else ''}"
+        distance, purpose = f" + {s.distance}" if s.distance else "", " to write" if s.write else ""
+        return f"prefetch {_cell(s.buffer, s.indices)}{distance}{purpose}"
     assert isinstance(s, Accumulate)
     cells = ", ".join(_cell(b, i) for b, i in s.cells)
     values = ", ".join(map(print_expr, s.values))

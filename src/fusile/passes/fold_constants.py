@@ -8,8 +8,8 @@ After::
 
     s = constant({...}); y = dot(x, s)
 
-Broadcasts and iota stay. What is cheap to make again where it is used (elementwise arithmetic of broadcasts and iota) is
-written out only while small; all else while the program's constants do not grow by more than `growth_bytes` and the
+Broadcasts and iota stay. What is cheap to make again where it is used (elementwise arithmetic of broadcasts and iota)
+is written out only while small; all else while the program's constants do not grow by more than `growth_bytes` and the
 work stays under `work` operations.
 """
 
@@ -48,10 +48,12 @@ SLOW = {SelectAndScatter: 2000, Scatter: 2000, Sort: 200, ReduceWindow: 20, Redu
 
 TRANSCENDENTAL = frozenset(
     op.opcode
-    for op in (e.Exponential, e.ExponentialMinusOne, e.Log, e.LogPlusOne, e.Logistic, e.Tanh, e.Sine, e.Cosine, e.Tan)
-    + (e.Cbrt, e.Power, e.Atan2, e.Erf, e.Erfc, e.ErfInv, e.Asin, e.Acos, e.Atan, e.Sinh, e.Cosh, e.Asinh, e.Acosh)
-    + (e.Atanh, e.Lgamma, e.Digamma, e.BesselI0e, e.BesselI1e)
-)
+    for op in (
+        e.Exponential, e.ExponentialMinusOne, e.Log, e.LogPlusOne, e.Logistic, e.Tanh, e.Sine, e.Cosine, e.Tan,
+        e.Cbrt, e.Power, e.Atan2, e.Erf, e.Erfc, e.ErfInv, e.Asin, e.Acos, e.Atan, e.Sinh, e.Cosh, e.Asinh, e.Acosh,
+        e.Atanh, e.Lgamma, e.Digamma, e.BesselI0e, e.BesselI1e,
+    )
+)  # fmt: skip
 """Elementwise ops that are worth a load instead."""
 
 

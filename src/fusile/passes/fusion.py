@@ -8,7 +8,8 @@ Before::
 After: one `fusion(x), kind=loop`, which lowering writes row by row.
 
 Instructions are visited users first. One joins the kernel of its users, when all are in one that admits it; it is
-copied into each of its users' kernels, when it is cheap; else it starts a kernel. Then kernels become one with those that read
+copied into each of its users' kernels, when it is cheap; else it starts a kernel. Then kernels become one with those
+that read
 their results, and with those that read the same array in the same loops, as long as none would wait for itself.
 """
 

@@ -212,7 +212,7 @@ class Group:
         after = self._after(i) if found else {}
         return all(_same_space(m, i) and m not in after for m in found)
 
-    # -- joining with another group -------------------------------------------------------------------------------------
+    # -- joining with another group ------------------------------------------------------------------------------------
 
     def refuses_group(self, other: Group) -> str:
         """Why two groups can't be one; empty when they can. Says nothing of cycles."""
@@ -291,9 +291,9 @@ class Group:
     def _refuses_rows(self, other: Group, rows: Instruction) -> str:
         space, count = rows.operands[0].array_shape.dimensions, _elements(rows)
         for m in (*self.members, *other.members):
-            if isinstance(m.op, Reduce) and not _same_space(m, rows):
-                return "their rows differ"
             if isinstance(m.op, Reduce):
+                if not _same_space(m, rows):
+                    return "their rows differ"
                 if reason := self._crosses_rows(m, _after(m, {*self.members, *other.members})):
                     return reason
             if reason := _misaligned(m, space, count):
@@ -386,7 +386,8 @@ def _same_space(a: Instruction, b: Instruction) -> bool:
 
 
 def _refuses_product_rows(i: Instruction, reduction: Instruction, members: Collection[Instruction]) -> str:
-    """Why a kernel of `members`, which reduces rows, can't make them by the product i, row after row; empty when it can."""
+    """Why a kernel of `members`, which reduces rows, can't make them by the product i, row after row; empty when it
+    can."""
     total, rows = _elements(i), _elements(reduction)
     columns = total // max(1, rows)
     sizes, dimensions = reduction.operands[0].array_shape.sizes, sorted(reduction.op.dimensions)  # type: ignore[attr-defined]

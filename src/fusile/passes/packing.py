@@ -107,7 +107,8 @@ def kernel_roles(instruction: Instruction) -> KernelRoles:
 
 
 def pack(rhs: Instruction, roles: KernelRoles, panel: int, computation: Computation | None) -> Instruction:
-    """An instruction equal to `rhs`, read from a packed copy of it: [batch.., groups, columns/panel, contracted, panel]."""
+    """An instruction equal to `rhs`, read from a packed copy of it: [batch.., groups, columns/panel, contracted,
+    panel]."""
     assert computation is not None
     sizes = rhs.array_shape.sizes
     batch = (math.prod(sizes[d] for d in roles.batch) * roles.groups,)

@@ -107,13 +107,24 @@ class Program:
         if self.preparation is not None:
             blobs.append(self.preparation.to_bytes())
         index = {
-            "version": VERSION, "name": self.name, "target": self.target, "is_tuple": self.is_tuple,
-            "parameters": [dataclasses.astuple(p) for p in self.parameters], "results": [dataclasses.astuple(r) for r in self.results],
-            "kernels": [dataclasses.astuple(k) for k in self.kernels], "arena_bytes": self.arena_bytes, "temp_unshared": self.temp_unshared,
-            "objects": len(self.objects), "constants": [[element_type(c.dtype).name, list(c.shape)] for c in self.constants],
-            "texts": self.texts, "aliases": self.aliases, "host_calls": [dataclasses.astuple(c) for c in self.host_calls],
-            "prepared": self.preparation is not None, "prepared_from": self.prepared_from, "sizes": [len(b) for b in blobs],
-        }  # fmt: skip
+            "version": VERSION,
+            "name": self.name,
+            "target": self.target,
+            "is_tuple": self.is_tuple,
+            "parameters": [dataclasses.astuple(p) for p in self.parameters],
+            "results": [dataclasses.astuple(r) for r in self.results],
+            "kernels": [dataclasses.astuple(k) for k in self.kernels],
+            "arena_bytes": self.arena_bytes,
+            "temp_unshared": self.temp_unshared,
+            "objects": len(self.objects),
+            "constants": [[element_type(c.dtype).name, list(c.shape)] for c in self.constants],
+            "texts": self.texts,
+            "aliases": self.aliases,
+            "host_calls": [dataclasses.astuple(c) for c in self.host_calls],
+            "prepared": self.preparation is not None,
+            "prepared_from": self.prepared_from,
+            "sizes": [len(b) for b in blobs],
+        }
         head = json.dumps(index).encode()
         parts: list[bytes | memoryview] = [head, bytes(_padding(_HEADER.size + len(head)))]
         for blob in blobs:
@@ -155,19 +166,28 @@ class Program:
         for (name, sizes), blob in zip(index["constants"], blobs[count + 1 :], strict=True):
             constants.append(np.frombuffer(blob, np.uint8).view(element_type(name).dtype).reshape(sizes))
         return Program(
-            name=index["name"], target=index["target"], is_tuple=index["is_tuple"],
+            name=index["name"],
+            target=index["target"],
+            is_tuple=index["is_tuple"],
             parameters=tuple(ArraySpec(n, t, tuple(s)) for n, t, s in index["parameters"]),
             results=tuple(ArraySpec(n, t, tuple(s)) for n, t, s in index["results"]),
-            objects=tuple(bytes(b) for b in blobs[:count]), pool_object=bytes(blobs[count]), constants=tuple(constants),
-            arena_bytes=index["arena_bytes"], temp_unshared=index["temp_unshared"],
-            kernels=tuple(Kernel(n, tuple(o), f, r, w) for n, o, f, r, w in index["kernels"]), texts=index["texts"],
+            objects=tuple(bytes(b) for b in blobs[:count]),
+            pool_object=bytes(blobs[count]),
+            constants=tuple(constants),
+            arena_bytes=index["arena_bytes"],
+            temp_unshared=index["temp_unshared"],
+            kernels=tuple(Kernel(n, tuple(o), f, r, w) for n, o, f, r, w in index["kernels"]),
+            texts=index["texts"],
             aliases=tuple((r, p) for r, p in index["aliases"]),
             host_calls=tuple(
-                HostCall(s, t, c, *(tuple(ArraySpec(n, k, tuple(z)) for n, k, z in specs) for specs in (o, r)), tuple(a))
+                HostCall(
+                    s, t, c, *(tuple(ArraySpec(n, k, tuple(z)) for n, k, z in specs) for specs in (o, r)), tuple(a)
+                )
                 for s, t, c, o, r, a in index["host_calls"]
             ),
-            preparation=preparation, prepared_from=tuple(index["prepared_from"]),
-        )  # fmt: skip
+            preparation=preparation,
+            prepared_from=tuple(index["prepared_from"]),
+        )
 
 
 def _padding(size: int) -> int:

@@ -28,7 +28,8 @@ def _accumulate(function: Any, lhs: Any, rhs: Any, result: ElementType) -> Any:
 
 @op
 class Dot(Op):
-    """Sums of products over the contracting dimensions (`dot_general`). The result has the batch dimensions, the left-hand
+    """Sums of products over the contracting dimensions (`dot_general`). The result has the batch dimensions, the
+    left-hand
     side's others, then the right-hand side's others. `element_type`: the result's, when it isn't the operands'."""
 
     lhs_batch: tuple[int, ...]
@@ -141,7 +142,7 @@ class Convolution(Op):
         a = a.transpose(numbers.input_batch, numbers.input_feature, *numbers.input_spatial)
         k = k.transpose(numbers.kernel_output_feature, numbers.kernel_input_feature, *numbers.kernel_spatial)
         if any(window.reversal):
-            k = np.flip(k, [2 + i for i, r in enumerate(window.reversal) if r])
+            k = np.flip(k, tuple(2 + i for i, r in enumerate(window.reversal) if r))
         interior = [0, 0, *(d - 1 for d in window.base_dilation)]
         a = padded(a, 0, [0, 0, *window.padding_low], [0, 0, *window.padding_high], interior)
         groups = self.feature_group_count * self.batch_group_count

@@ -45,8 +45,8 @@ class Call(Op):
 
 @op
 class Fusion(Op):
-    """A computation that becomes one kernel. `kind` says how it is lowered; `in_place` pairs (result leaf, operand) whose
-    buffers are one, `shared` pairs whose buffers may be one. Means the same as a call."""
+    """A computation that becomes one kernel. `kind` says how it is lowered; `in_place` pairs (result leaf, operand)
+    whose buffers are one, `shared` pairs whose buffers may be one. Means the same as a call."""
 
     computation: Computation
     kind: str
@@ -65,7 +65,8 @@ class Fusion(Op):
 
 @op
 class While(Op):
-    """Runs `body` on the state as long as `condition` holds (`while`). Operands are the state's leaves; the result is a tuple."""
+    """Runs `body` on the state as long as `condition` holds (`while`). Operands are the state's leaves; the result is
+    a tuple."""
 
     condition: Computation
     body: Computation
@@ -91,8 +92,8 @@ class While(Op):
 
 @op
 class Conditional(Op):
-    """One of `branches`, by operand 0: a pred (branch 0 is true) or an s32 index, the last branch when out of range (`if`,
-    `case`). Each branch takes the other operands; the result is a tuple."""
+    """One of `branches`, by operand 0: a pred (branch 0 is true) or an s32 index, the last branch when out of range
+    (`if`, `case`). Each branch takes the other operands; the result is a tuple."""
 
     branches: tuple[Computation, ...]
 

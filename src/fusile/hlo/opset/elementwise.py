@@ -65,9 +65,15 @@ def _make(name: str, opcode: str, arity: int, kinds: frozenset[Kind], meaning: C
         return meaning(*operands)
 
     body: dict[str, Any] = {
-        "__doc__": doc, "__module__": __name__, "opcode": opcode, "arity": arity, "kinds": kinds, "commutative": commutative,
-        "evaluate": evaluate, "__annotations__": {},
-    }  # fmt: skip
+        "__doc__": doc,
+        "__module__": __name__,
+        "opcode": opcode,
+        "arity": arity,
+        "kinds": kinds,
+        "commutative": commutative,
+        "evaluate": evaluate,
+        "__annotations__": {},
+    }
     if result is not None:
         body["result"] = lambda self, operand: result(operand)
     return op(type(name, (Elementwise,), body))
@@ -300,7 +306,8 @@ DIRECTIONS: dict[str, Callable[..., Any]] = {
 
 @op
 class Compare(Op):
-    """Compares elements (`compare`); `total_order` orders floats as IEEE totalOrder does (-NaN < -inf < -0 < +0 < inf < NaN)."""
+    """Compares elements (`compare`); `total_order` orders floats as IEEE totalOrder does (-NaN < -inf < -0 < +0 < inf
+    < NaN)."""
 
     direction: str
     total_order: bool = False
@@ -372,7 +379,8 @@ class Clamp(Op):
 
 @op
 class Convert(Op):
-    """The nearest value of another element type (`convert`): float to integer truncates and saturates, NaN gives 0; integers wrap."""
+    """The nearest value of another element type (`convert`): float to integer truncates and saturates, NaN gives 0;
+    integers wrap."""
 
     element_type: ElementType
 
@@ -406,7 +414,8 @@ class BitcastConvert(Op):
         if new % old == 0 and x.rank and x.dimensions[-1] == new // old:
             return Shape(self.element_type, x.dimensions[:-1])
         raise ShapeError(
-            f"bitcast-convert of {x} to {self.element_type}: {new // old if old < new else old / new} elements do not fit"
+            f"bitcast-convert of {x} to {self.element_type}: "
+            f"{new // old if old < new else old / new} elements do not fit"
         )
 
     def evaluate(self, instruction: Instruction, operands: Sequence[Any], interpreter: Any) -> Any:

@@ -69,7 +69,8 @@ def divide(a: Array, b: Array) -> Array:
 def truncated_quotient(a: Array, b: Array) -> Array:
     quotient = a // b
     inexact = (a - quotient * b != 0) & ((a < 0) != (b < 0))
-    return quotient + inexact.astype(a.dtype)
+    result: Array = quotient + inexact.astype(a.dtype)
+    return result
 
 
 def remainder(a: Array, b: Array) -> Array:
@@ -115,7 +116,8 @@ def minimum(a: Array, b: Array) -> Array:
 
 
 def _lexicographic_less(a: Array, b: Array) -> Array:
-    return (a.real < b.real) | ((a.real == b.real) & (a.imag < b.imag))
+    less: Array = (a.real < b.real) | ((a.real == b.real) & (a.imag < b.imag))
+    return less
 
 
 def shift(kind: str, a: Array, b: Array) -> Array:
@@ -152,7 +154,9 @@ def sign(x: Array) -> Array:
 
 def round_away(x: Array) -> Array:
     whole = np.trunc(x)
-    return np.copysign(whole + np.where(np.abs(x - whole) >= 0.5, np.copysign(x.dtype.type(1), x), x.dtype.type(0)), x)
+    step = np.where(np.abs(x - whole) >= 0.5, np.copysign(x.dtype.type(1), x), x.dtype.type(0))
+    rounded: Array = np.copysign(whole + step, x)
+    return rounded
 
 
 def count_bits(x: Array, leading_zeros: bool) -> Array:
@@ -166,7 +170,8 @@ def count_bits(x: Array, leading_zeros: bool) -> Array:
 
 
 def convert(x: Array, target: ElementType) -> Array:
-    """StableHLO `convert`: float to integer truncates and saturates with NaN to 0, integers wrap, complex drops the imaginary part."""
+    """StableHLO `convert`: float to integer truncates and saturates with NaN to 0, integers wrap, complex drops the
+    imaginary part."""
     source = element_type(x.dtype)
     with np.errstate(all="ignore"):
         if target is source:
@@ -174,7 +179,7 @@ def convert(x: Array, target: ElementType) -> Array:
         if source.is_complex and not target.is_complex:
             x, source = x.real, source.real
         if target.is_predicate:
-            return x != 0
+            return np.asarray(x != 0)
         if target.is_integer and source.is_float:
             return _saturated(x, target)
         if target.is_integer:
@@ -199,7 +204,8 @@ def _saturated(x: Array, target: ElementType) -> Array:
 
 
 def reduce_precision(x: Array, exponent_bits: int, mantissa_bits: int) -> Array:
-    """Rounds to a float with these many bits (StableHLO `reduce_precision`): ties to even, overflow to infinity, no denormals."""
+    """Rounds to a float with these many bits (StableHLO `reduce_precision`): ties to even, overflow to infinity, no
+    denormals."""
     wide = x.astype(np.float64)
     _, exponent = np.frexp(wide)
     step = np.ldexp(1.0, exponent - 1 - mantissa_bits)

@@ -41,11 +41,16 @@ class Fft(Op):
 
     def evaluate(self, instruction: Instruction, operands: Sequence[Any], interpreter: Any) -> Any:
         axes = tuple(range(-len(self.length), 0))
-        function = {"FFT": np.fft.fftn, "IFFT": np.fft.ifftn, "RFFT": np.fft.rfftn, "IRFFT": np.fft.irfftn}[self.kind]
+        functions: dict[str, Any] = {
+            "FFT": np.fft.fftn,
+            "IFFT": np.fft.ifftn,
+            "RFFT": np.fft.rfftn,
+            "IRFFT": np.fft.irfftn,
+        }
         shape = instruction.array_shape
         if 0 in shape.sizes:
             return np.zeros(shape.sizes, shape.element_type.dtype)
-        return function(operands[0], s=self.length, axes=axes).astype(shape.element_type.dtype)
+        return functions[self.kind](operands[0], s=self.length, axes=axes).astype(shape.element_type.dtype)
 
 
 @op
@@ -80,7 +85,8 @@ class Cholesky(Op):
 
 @op
 class TriangularSolve(Op):
-    """Solves op(a) x = b (or x op(a) = b) for triangular a (`triangular_solve`); `transpose`: NO_TRANSPOSE, TRANSPOSE or ADJOINT."""
+    """Solves op(a) x = b (or x op(a) = b) for triangular a (`triangular_solve`); `transpose`: NO_TRANSPOSE, TRANSPOSE
+    or ADJOINT."""
 
     left_side: bool
     lower: bool
@@ -160,7 +166,8 @@ class BatchNormTraining(Op):
 
 @op
 class BatchNormGrad(Op):
-    """Gradients of batch_norm_training (`batch_norm_grad`): of operand, scale and offset. Operands: x, scale, mean, variance, grad."""
+    """Gradients of batch_norm_training (`batch_norm_grad`): of operand, scale and offset. Operands: x, scale, mean,
+    variance, grad."""
 
     epsilon: float
     feature_index: int
@@ -220,8 +227,8 @@ class TopK(Op):
 
 @op
 class RngBitGenerator(Op):
-    """Uniform random bits from a state (`rng_bit_generator`): (new state, bits). `algorithm`: RNG_PHILOX, RNG_THREE_FRY or
-    RNG_DEFAULT. `opset/random_bits.py` says which bits."""
+    """Uniform random bits from a state (`rng_bit_generator`): (new state, bits). `algorithm`: RNG_PHILOX,
+    RNG_THREE_FRY or RNG_DEFAULT. `opset/random_bits.py` says which bits."""
 
     algorithm: str
     result: Shape

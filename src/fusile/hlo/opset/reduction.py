@@ -58,8 +58,8 @@ def _pack(shapes: Sequence[Shape]) -> AnyShape:
 
 @op
 class Reduce(Op):
-    """Combines all elements along `dimensions` with an associative computation, from initial values (`reduce`). Operands:
-    inputs, then as many scalars."""
+    """Combines all elements along `dimensions` with an associative computation, from initial values (`reduce`).
+    Operands: inputs, then as many scalars."""
 
     dimensions: tuple[int, ...]
     computation: Computation
@@ -113,7 +113,8 @@ def fold(computation: Computation, columns: Sequence[Any], initial: Sequence[Any
         pairs = [c[: 2 * half].reshape(half, 2, *shape) for c in columns]
         merged = interpreter.call_elementwise(computation, [p[:, 0] for p in pairs] + [p[:, 1] for p in pairs])
         columns = [np.concatenate([m, c[2 * half :]]) if size % 2 else m for m, c in zip(merged, columns, strict=True)]
-    return interpreter.call_elementwise(computation, [*start, *(c[0] for c in columns)])
+    results: list[Any] = interpreter.call_elementwise(computation, [*start, *(c[0] for c in columns)])
+    return results
 
 
 @op
@@ -162,8 +163,8 @@ def window_elements(x: Any, window: Window, sizes: Sequence[int]) -> list[Any]:
 
 @op
 class SelectAndScatter(Op):
-    """Adds each source element to the place that `select` picks in its window (`select_and_scatter`). Operands: input, source,
-    initial scalar."""
+    """Adds each source element to the place that `select` picks in its window (`select_and_scatter`). Operands: input,
+    source, initial scalar."""
 
     window: Window
     select: Computation
@@ -191,7 +192,7 @@ class SelectAndScatter(Op):
         inside = padded(np.ones(x.shape, bool), False, low, high, [0] * x.ndim)
         values = padded(x, np.zeros((), x.dtype), low, high, [0] * x.ndim)
         places = window_elements(np.arange(values.size).reshape(values.shape), self.window, source.shape)
-        best_at, best, chosen = self._choose(values, inside, places, interpreter)
+        best_at, _, chosen = self._choose(values, inside, places, interpreter)
         result = np.full(values.size, initial, x.dtype)
         for at, value in zip(best_at[chosen].ravel().tolist(), np.asarray(source)[chosen].ravel(), strict=True):
             result[at] = interpreter.call_elementwise(self.scatter, [result[at : at + 1], value[None]])[0][0]

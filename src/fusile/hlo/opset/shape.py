@@ -28,8 +28,8 @@ def require(condition: bool, message: str) -> None:
 
 @op
 class Broadcast(Op):
-    """Operand dimension i becomes result dimension `broadcast_dimensions[i]`; the rest repeat (`broadcast_in_dim`, without the
-    stretching of size-1 dimensions)."""
+    """Operand dimension i becomes result dimension `broadcast_dimensions[i]`; the rest repeat (`broadcast_in_dim`,
+    without the stretching of size-1 dimensions)."""
 
     dimensions: tuple[int, ...]
     broadcast_dimensions: tuple[int, ...]
@@ -43,8 +43,10 @@ class Broadcast(Op):
         require(len(mapped) == x.rank, f"broadcast of {x} maps {len(mapped)} dimensions")
         require(list(mapped) == sorted(set(mapped)), f"broadcast_dimensions {mapped} must increase")
         for i, d in enumerate(mapped):
-            require(0 <= d < len(self.dimensions) and self.dimensions[d] == x.dimensions[i],
-                    f"broadcast of {x} to {list(self.dimensions)}: dimension {i} does not fit result dimension {d}")  # fmt: skip
+            require(
+                0 <= d < len(self.dimensions) and self.dimensions[d] == x.dimensions[i],
+                f"broadcast of {x} to {list(self.dimensions)}: dimension {i} does not fit result dimension {d}",
+            )
         return x.with_dimensions(self.dimensions)
 
     def evaluate(self, instruction: Instruction, operands: Sequence[Any], interpreter: Any) -> Any:
@@ -129,8 +131,8 @@ class Slice(Op):
 
 @op
 class Pad(Op):
-    """Adds `low` and `high` elements of operand 1 (a scalar) around each dimension, `interior` between neighbours; negative
-    amounts take elements away (`pad`)."""
+    """Adds `low` and `high` elements of operand 1 (a scalar) around each dimension, `interior` between neighbours;
+    negative amounts take elements away (`pad`)."""
 
     low: tuple[int, ...]
     high: tuple[int, ...]
@@ -167,7 +169,7 @@ def padded(x: Any, value: Any, low: Sequence[int], high: Sequence[int], interior
     into, out = [], []
     for size, lo, i, total in zip(x.shape, low, interior, result.shape, strict=True):
         step = i + 1
-        first = max(0, -(-(-lo) // step)) if lo < 0 else 0
+        first = max(0, (step - 1 - lo) // step) if lo < 0 else 0
         last = min(size - 1, (total - 1 - lo) // step) if size else -1
         count = max(0, last - first + 1)
         out.append(slice(first, first + count))
@@ -241,7 +243,8 @@ def _clamped(starts: Sequence[Any], sizes: Sequence[int], shape: Sequence[int]) 
 
 @op
 class DynamicSlice(Op):
-    """A window of `sizes` at start indices given as scalar operands, moved inside where it sticks out (`dynamic_slice`)."""
+    """A window of `sizes` at start indices given as scalar operands, moved inside where it sticks out
+    (`dynamic_slice`)."""
 
     sizes: tuple[int, ...]
 

@@ -67,13 +67,15 @@ def choose_tile(machine: Machine, accumulator: ElementType, batch: int, rows: in
 
 
 def reusing_rows(tile: Tile, columns: int) -> Tile:
-    """The tile with blocks that use staged rows several times, though their panels then come from the third-level cache."""
+    """The tile with blocks that use staged rows several times, though their panels then come from the third-level
+    cache."""
     column_tiles = -(-columns // tile.columns)
     return replace(tile, block_columns=max(tile.block_columns, min(STAGED_COLUMNS, column_tiles)))
 
 
 def with_whole_rows(tile: Tile, batch: int, rows: int, columns: int) -> Tile:
-    """The tile with blocks of all columns, so that a task has whole rows; and of so few rows that there are enough tasks."""
+    """The tile with blocks of all columns, so that a task has whole rows; and of so few rows that there are enough
+    tasks."""
     row_tiles = -(-rows // tile.rows)
     most = max(1, BLOCK_ROWS // tile.rows)
     block_rows = max(1, min(most, row_tiles * batch // WANTED_TASKS, row_tiles))

@@ -1,4 +1,5 @@
-"""One product or convolution inside a kernel: its tiles, where its operands' elements come from, what becomes of its sums.
+"""One product or convolution inside a kernel: its tiles, where its operands' elements come from, what becomes of its
+sums.
 
 A kernel around one of them, or around two of which the second multiplies the rows that the first has made, is put
 together from these in `contraction`.
@@ -125,8 +126,8 @@ class Product:
         return along and collide(places, self.hero.operands[0].array_shape.element_type.bytes)
 
     def _should_stage_right(self) -> bool:
-        """Whether a batch element's right-hand side is better packed in scratch memory, by each task that uses it: it is
-        small, has rows enough to use it, and lies neither packed nor in short rows."""
+        """Whether a batch element's right-hand side is better packed in scratch memory, by each task that uses it: it
+        is small, has rows enough to use it, and lies neither packed nor in short rows."""
         depth, columns = self.shape.depth, self.shape.column_count
         if self.left_varies or not self.shape.batch or self.shape.row_count < LEAST_STAGED_ROWS or not math.prod(depth):
             return False
@@ -184,7 +185,8 @@ class Product:
     def column_tiles(
         self, rows: int, column_block: Expr, left: Left, right: Right, finish: Callable[..., None]
     ) -> Body:
-        """The tiles of one block of columns; `finish(body, first column, vectors, sums)` appends what becomes of the sums."""
+        """The tiles of one block of columns; `finish(body, first column, vectors, sums)` appends what becomes of the
+        sums."""
         tile = self.tile
         full, rest = divmod(self.shape.column_count, tile.columns)
 
@@ -210,7 +212,8 @@ class Product:
         after: RowStages,
         index: Var | None = None,
     ) -> None:
-        """All columns of some rows into scratch memory, then what is done with each row, which is number `index` of them."""
+        """All columns of some rows into scratch memory, then what is done with each row, which is number `index` of
+        them."""
         kind = self.hero.array_shape.element_type
         columns = -(-self.shape.column_count // self.tile.lanes) * self.tile.lanes
         made = Buffer(self.fresh("made").name, kind, (rows, columns), Space.SCRATCH)
@@ -254,8 +257,8 @@ class Product:
 
     def _epilogue(self, body: list[Stmt], batch: Sequence[Expr], base: Expr, rows: Sequence[tuple[Expr, ...]],
                   first_column: Expr, vectors: Vectors, sums: Buffer) -> None:  # fmt: skip
-        """Light epilogues are written out over the registers; heavy ones (exp, erf, ...) loop over a copy in L1, so that
-        their code exists once a vector instead of once an accumulator."""
+        """Light epilogues are written out over the registers; heavy ones (exp, erf, ...) loop over a copy in L1, so
+        that their code exists once a vector instead of once an accumulator."""
         if not self.heavy or len(rows) == 1:
             for i, row in enumerate(rows):
                 results = partial(self._result_of, batch, row, sums)
@@ -264,12 +267,14 @@ class Product:
         copy = Buffer(self.fresh("tile").name, self.type, sums.dimensions, Space.SCRATCH)
         body.append(Alloc(copy))
         body += self.tiles.cells(
-            sums, vectors, lambda cell, column: (Store(copy, cell, Load(sums, cell)),), first_column, full=True)  # fmt: skip
+            sums, vectors, lambda cell, column: (Store(copy, cell, Load(sums, cell)),), first_column, full=True
+        )
         index = self.math.bound(self.fresh("i"), len(rows))
         inner: list[Stmt] = []
         row = self.row_at(inner, self.math.add(base, index))
         inner += self.tiles.row_cells(
-            index, vectors, lambda cell, column: self._results(batch, row, column, Load(copy, cell)), first_column)  # fmt: skip
+            index, vectors, lambda cell, column: self._results(batch, row, column, Load(copy, cell)), first_column
+        )
         body.append(For(index, const(len(rows)), tuple(inner)))
 
     def _result_of(

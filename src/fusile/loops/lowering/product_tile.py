@@ -121,8 +121,8 @@ class ProductTile:
         left: Left,
         right: Right,
     ) -> Body:
-        """Vectors of the right-hand side times one element (or vector) of each row. All vectors first, then row by row: so one
-        broadcast element is live at a time and the accumulators stay in registers."""
+        """Vectors of the right-hand side times one element (or vector) of each row. All vectors first, then row by
+        row: so one broadcast element is live at a time and the accumulators stay in registers."""
         block = self.elemental.block()
         vectors = [(v, p, block.let(self._converted(right(p, depth, block)), "b")) for v, p in places]
         self._prefetch(block, [p for _, p in places], depth, right)
@@ -191,8 +191,8 @@ class ProductTile:
 
 
 def prefetches(epilogue: Sequence[Stmt], cached_bytes: int) -> Body:
-    """Hints for the lines of large arguments that an epilogue's vector loops read and write: they come while the sums are
-    made. Nothing for epilogues that are loops."""
+    """Hints for the lines of large arguments that an epilogue's vector loops read and write: they come while the sums
+    are made. Nothing for epilogues that are loops."""
     found: dict[tuple[Buffer, tuple[Expr, ...]], Prefetch] = {}
     for loop in epilogue:
         if not isinstance(loop, For) or loop.kind is not LoopKind.VECTOR:

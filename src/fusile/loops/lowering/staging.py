@@ -90,8 +90,8 @@ def stage_columns(
     panel: int,
     element: Element,
 ) -> Callable[[Expr, Sequence[Expr]], Expr]:
-    """Copies columns to scratch memory, panel by panel, each [depth, panel]; what reads (column, depth coordinates) from
-    there. Columns that fill the last panel up are undefined."""
+    """Copies columns to scratch memory, panel by panel, each [depth, panel]; what reads (column, depth coordinates)
+    from there. Columns that fill the last panel up are undefined."""
     math_, names = elemental.math, elemental.names
     panels = -(-columns // panel)
     buffer = Buffer(names.var("panels").name, element_type, (panels, math.prod(depth), panel), Space.SCRATCH)

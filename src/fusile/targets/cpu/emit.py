@@ -379,8 +379,8 @@ class _PhaseEmitter(MemoryEmitter):
 
 
 def streamed_results(kernel: Kernel, machine: Machine) -> frozenset[Buffer]:
-    """Results that will not stay in the caches anyway, and that the kernel doesn't read. Written past the caches, their old
-    lines need not be read first."""
+    """Results that will not stay in the caches anyway, and that the kernel doesn't read. Written past the caches,
+    their old lines need not be read first."""
     if not kernel.no_alias:
         return frozenset()
     large = {b for b in kernel.outputs if b.elements * b.element_type.bytes >= machine.l3_bytes // 2}

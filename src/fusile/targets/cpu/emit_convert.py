@@ -71,7 +71,8 @@ def _saturated(e: ScalarEmitter, x: Value, result: ElementType) -> str:
 
 
 def _as_single(e: ScalarEmitter, x: Value, result: ElementType) -> Value:
-    """f32 on the way to a narrow float. To f16 and f8e8m0fnu f64 rounds once; else it rounds twice, as ml_dtypes does."""
+    """f32 on the way to a narrow float. To f16 and f8e8m0fnu f64 rounds once; else it rounds twice, as ml_dtypes
+    does."""
     if x.element_type is F64 and result in (F16, F8E8M0FNU):
         value: Value = odd_rounded(e, x)
         return value

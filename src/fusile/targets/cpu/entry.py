@@ -1,10 +1,10 @@
 """The program's one native entry: launches, loops, branches and copies of a plan, as LLVM text.
 
-`i32 fusile_entry(ptr arguments, ptr results, ptr constants, ptr arena, ptr pool, ptr log)`: the first three point to tables
-of data pointers. Nothing returns to Python until the whole program has run.
+`i32 fusile_entry(ptr arguments, ptr results, ptr constants, ptr arena, ptr pool, ptr log)`: the first three point to
+tables of data pointers. Nothing returns to Python until the whole program has run.
 
-`log` is null, or where to note when each launch begins: i64 count, i64 capacity, then pairs of launch number and clock; the
-last pair, of launch -1, is the end. Runs that aren't observed pay a branch a launch for it.
+`log` is null, or where to note when each launch begins: i64 count, i64 capacity, then pairs of launch number and
+clock; the last pair, of launch -1, is the end. Runs that aren't observed pay a branch a launch for it.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from fusile.targets.target import CompiledKernel
 SMALL_WORK = 96 << 10
 """Bytes and operations below which a kernel runs on the calling thread: waking others would take longer."""
 CHUNKS = 32
+_PARAMETERS = "ptr %arguments, ptr %results, ptr %constants, ptr %arena, ptr %pool, ptr %log"
 _NOTE = """
 declare i64 @{clock}()
 define internal void @note(ptr %log, i64 %launch) noinline nounwind {{
@@ -79,20 +80,22 @@ class _EntryEmitter:
         self._steps(plan.steps)
         self._note(-1)
         declarations = [f"declare void @{quoted(s)}(ptr, i64, i64)" for s in sorted(self.declared)]
-        return "\n".join([
-            "declare void @fusile_parallel(ptr, ptr, ptr, i64, i64)",
-            "declare void @llvm.memmove.p0.p0.i64(ptr, ptr, i64, i1)",
-            *declarations,
-            _NOTE.format(clock=self.clock),
-            "define i32 @fusile_entry(ptr %arguments, ptr %results, ptr %constants, ptr %arena, ptr %pool, ptr %log) nounwind {",
-            "entry:",
-            "  %observed = icmp ne ptr %log, null",
-            f"  %buffers = alloca [{self.most} x ptr], align 64",
-            *self.lines,
-            "  ret i32 0",
-            "}",
-            '!0 = !{!"branch_weights", i32 1, i32 100000}',
-        ])  # fmt: skip
+        return "\n".join(
+            [
+                "declare void @fusile_parallel(ptr, ptr, ptr, i64, i64)",
+                "declare void @llvm.memmove.p0.p0.i64(ptr, ptr, i64, i1)",
+                *declarations,
+                _NOTE.format(clock=self.clock),
+                f"define i32 @fusile_entry({_PARAMETERS}) nounwind {{",
+                "entry:",
+                "  %observed = icmp ne ptr %log, null",
+                f"  %buffers = alloca [{self.most} x ptr], align 64",
+                *self.lines,
+                "  ret i32 0",
+                "}",
+                '!0 = !{!"branch_weights", i32 1, i32 100000}',
+            ]
+        )
 
     def _steps(self, steps: Sequence[Step]) -> None:
         for step in steps:
@@ -136,7 +139,8 @@ class _EntryEmitter:
             if phase.parallel and extent > 1 and self.work[step.fusion] > SMALL_WORK:
                 chunk = max(1, extent // CHUNKS)
                 self.lines.append(
-                    f"  call void @fusile_parallel(ptr %pool, ptr @{quoted(symbol)}, ptr %buffers, i64 {extent}, i64 {chunk})"
+                    f"  call void @fusile_parallel(ptr %pool, ptr @{quoted(symbol)}, ptr %buffers, "
+                    f"i64 {extent}, i64 {chunk})"
                 )
             else:
                 self.lines.append(f"  call void @{quoted(symbol)}(ptr %buffers, i64 0, i64 {extent})")

@@ -1,13 +1,15 @@
-"""The thread pool's native half, as LLVM text: `fusile_parallel`, which cuts a phase over threads, and the workers' loop.
+"""The thread pool's native half, as LLVM text: `fusile_parallel`, which cuts a phase over threads, and the workers'
+loop.
 
 The pool is a block of memory (offsets below, a cache line each where threads contend). A caller takes the lock without
 waiting; when another call has it, or there are no workers, it does all the work itself, so nested and concurrent calls
 never wait for one another. Work is handed out in chunks by an atomic counter; iterations are independent, so results
 do not depend on who does which. Workers spin a while, then sleep on a futex.
 
-A job's fields are written only while `open` is 0 and no worker is `active`; a worker announces itself in `active` before it
-looks at `open`, and the caller closes the job before it waits for `active` to fall to 0. So a late worker never sees the
-fields of another job.
+A job's fields are written only while `open` is 0 and no worker is `active`; a worker announces itself in `active`
+before it
+looks at `open`, and the caller closes the job before it waits for `active` to fall to 0. So a late worker never sees
+the fields of another job.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ _PAUSE = {
     "x86_64": ("call void @llvm.x86.sse2.pause()", "declare void @llvm.x86.sse2.pause()"),
     "aarch64": ("call void @llvm.aarch64.hint(i32 1)", "declare void @llvm.aarch64.hint(i32)"),
 }
-"""What a waiting loop does, by architecture (a no-op elsewhere): intrinsics, as no assembler is linked in for inline code."""
+"""What a waiting loop does, by architecture (a no-op elsewhere): intrinsics, as no assembler is linked in for inline
+code."""
 
 
 def _field(name: str, offset: int) -> str:
@@ -35,10 +38,24 @@ def pool_text(triple: str) -> str:
     pause, declaration = _PAUSE.get(triple.split("-")[0], ("fence seq_cst", ""))
     fields = "\n".join(
         _field(n, o)
-        for n, o in (("lock", LOCK), ("epoch", EPOCH), ("next", NEXT), ("done", DONE), ("open", OPEN), ("active", ACTIVE), ("sleepers", SLEEPERS),
-                     ("function.at", FUNCTION), ("buffers.at", BUFFERS), ("extent.at", EXTENT), ("chunk.at", CHUNK), ("workers.at", WORKERS),
-                     ("stop.at", STOP), ("syscall.at", SYSCALL), ("number.at", FUTEX_NUMBER))
-    )  # fmt: skip
+        for n, o in (
+            ("lock", LOCK),
+            ("epoch", EPOCH),
+            ("next", NEXT),
+            ("done", DONE),
+            ("open", OPEN),
+            ("active", ACTIVE),
+            ("sleepers", SLEEPERS),
+            ("function.at", FUNCTION),
+            ("buffers.at", BUFFERS),
+            ("extent.at", EXTENT),
+            ("chunk.at", CHUNK),
+            ("workers.at", WORKERS),
+            ("stop.at", STOP),
+            ("syscall.at", SYSCALL),
+            ("number.at", FUTEX_NUMBER),
+        )
+    )
     return f"""
 {declaration}
 define internal void @claim(ptr %next, ptr %done, ptr %function, ptr %buffers, i64 %extent, i64 %chunk) nounwind {{

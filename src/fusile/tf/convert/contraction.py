@@ -1,4 +1,5 @@
-"""Products and convolutions with their gradients, as HLO dot and convolution with the right dimension numbers: no transposes."""
+"""Products and convolutions with their gradients, as HLO dot and convolution with the right dimension numbers: no
+transposes."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from fusile.tf.node import Node
 from fusile.tf.registry import converter
 from fusile.tf.value import Value
 
-# -- products ---------------------------------------------------------------------------------------------------------------
+# -- products ----------------------------------------------------------------------------------------------------------
 
 
 @converter("MatMul")
@@ -53,7 +54,8 @@ def conjugate(context: Context, x: Instruction) -> Instruction:
 
 @converter("Einsum")
 def einsum(context: Context, node: Node, inputs: list[Value]) -> Instruction:
-    """One or two operands; repeated labels take the diagonal, labels of one operand that the result lacks are summed."""
+    """One or two operands; repeated labels take the diagonal, labels of one operand that the result lacks are
+    summed."""
     left, result = node.attribute("equation").replace(" ", "").split("->")
     labels = left.split(",")
     if len(labels) > 2:
@@ -137,7 +139,7 @@ def _permuted(context: Context, x: Instruction, order: str, result: str) -> Inst
     return context.builder.transpose(x, [order.index(d) for d in result])
 
 
-# -- convolutions -----------------------------------------------------------------------------------------------------------
+# -- convolutions ------------------------------------------------------------------------------------------------------
 
 
 class Geometry:

@@ -441,7 +441,8 @@ def extract_volume_patches(context: Context, node: Node, inputs: list[Value]) ->
 
 
 def _patches(context: Context, node: Node, x: Value, rates: str) -> Instruction:
-    """Windows of each position side by side in the last dimension, rows first: one strided slice a place in the window."""
+    """Windows of each position side by side in the last dimension, rows first: one strided slice a place in the
+    window."""
     b = context.builder
     window, strides = node.attribute("ksizes")[1:-1], node.attribute("strides")[1:-1]
     apart = node.attribute(rates)[1:-1] if rates else [1] * len(window)

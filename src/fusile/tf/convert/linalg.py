@@ -219,7 +219,8 @@ def _diagonal(b: Builder, x: Instruction) -> Instruction:
 
 
 def _sign_and_diagonal(b: Builder, x: Instruction) -> tuple[Instruction, Instruction]:
-    """The sign of the permutation of a matrix's LU factors, and the diagonal whose product is the determinant but for it."""
+    """The sign of the permutation of a matrix's LU factors, and the diagonal whose product is the determinant but for
+    it."""
     *batch, _, size = x.array_shape.sizes
     shapes = [x.array_shape, shape_of(S32, (*batch, size)), shape_of(S32, batch)]
     form, pivots, _ = lapack(b, "getrf", [x], shapes)

@@ -24,7 +24,7 @@ from fusile.tf.value import Value
 SELU_SCALE, SELU_ALPHA = 1.0507009873554805, 1.6732632423543772
 
 
-# -- bias and activations ---------------------------------------------------------------------------------------------------
+# -- bias and activations ----------------------------------------------------------------------------------------------
 
 
 def _feature(node: Node, rank: int) -> int:
@@ -154,7 +154,7 @@ def l2_loss(context: Context, node: Node, inputs: list[Value]) -> Instruction:
     return b.multiply(added, b.like(0.5, added))
 
 
-# -- softmax and losses -----------------------------------------------------------------------------------------------------
+# -- softmax and losses ------------------------------------------------------------------------------------------------
 
 
 def shifted(b: Builder, x: Instruction) -> tuple[Instruction, Instruction, Instruction]:
@@ -218,7 +218,7 @@ def sparse_softmax_cross_entropy(context: Context, node: Node, inputs: list[Valu
     return [loss, gradient]
 
 
-# -- pooling ----------------------------------------------------------------------------------------------------------------
+# -- pooling -----------------------------------------------------------------------------------------------------------
 
 
 def _pool_window(context: Context, node: Node, sizes: Sequence[int]) -> tuple[Window, Geometry]:
@@ -298,7 +298,7 @@ def max_pool_gradient(context: Context, node: Node, inputs: list[Value]) -> Inst
     return b.emit(op, x.instruction, gradient.instruction, b.constant(0, x.element_type))
 
 
-# -- normalization ----------------------------------------------------------------------------------------------------------
+# -- normalization -----------------------------------------------------------------------------------------------------
 
 
 def _channels(b: Builder, x: Instruction, sizes: Sequence[int], feature: int) -> Instruction:
@@ -317,7 +317,8 @@ def _moments(b: Builder, x: Instruction, axes: list[int], count: int) -> tuple[I
 
 @converter("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3")
 def batch_norm(context: Context, node: Node, inputs: list[Value]) -> list[Instruction]:
-    """y, batch mean, batch variance (Bessel-corrected), and what the gradient wants: the mean and the variance itself."""
+    """y, batch mean, batch variance (Bessel-corrected), and what the gradient wants: the mean and the variance
+    itself."""
     b = context.builder
     x, scale, offset, mean, variance = (v.instruction for v in inputs)
     of, sizes = x.array_shape.element_type, x.array_shape.sizes
