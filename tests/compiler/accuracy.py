@@ -247,7 +247,8 @@ def _units_near(got: Array, wanted: Array, kind: ElementType) -> Array:
 
 
 def units_exact(got: float, exact: mpf, kind: ElementType, least_size: float = 0.0) -> float:
-    """The error of one result against a number in high precision, in units of it or of `least_size` if that is larger."""
+    """The error of one result against a number in high precision, in units of it or of `least_size` if that is
+    larger."""
     precision, least, above = PRECISION[kind.name]
     if math.isnan(got):
         return math.inf

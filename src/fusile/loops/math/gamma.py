@@ -57,7 +57,8 @@ def _is_pole(x: Number) -> Number:
 def lgamma(x: Number) -> Number:
     """log(|gamma(x)|); of negative numbers log(pi / |x sin(pi x)|) - lgamma(-x). Infinite at the poles.
 
-    Near its zeros between negative whole numbers the terms cancel: the error there is small beside 1, not beside the result.
+    Near its zeros between negative whole numbers the terms cancel: the error there is small beside 1, not beside the
+    result.
     """
     size = abs(x)
     value, near = _lgamma_positive(size)
@@ -72,7 +73,8 @@ def lgamma(x: Number) -> Number:
 
 
 def _lgamma_positive(x: Number) -> tuple[Number, Number]:
-    """lgamma of x, and of x + 1 if x is below 3/4. Polynomials from 3/4 to 5/2; below, one step up; up to 8, steps down to there; Stirling's series beyond.
+    """lgamma of x, and of x + 1 if x is below 3/4. Polynomials from 3/4 to 5/2; below, one step up; up to 8, steps
+    down to there; Stirling's series beyond.
 
     One logarithm serves: of x below 3/4, of the product of the steps down, or of Stirling's series.
     """
@@ -122,7 +124,8 @@ def digamma(x: Number) -> Number:
 
 
 def _digamma_positive(x: Number) -> Number:
-    """A polynomial from 1 to 2, whose zero is digamma's; below, a step up; the asymptotic series, with steps up to 10."""
+    """A polynomial from 1 to 2, whose zero is digamma's; below, a step up; the asymptotic series, with steps up to
+    10."""
     below = x < 1.0
     y = below.pick(x + 1.0, x)
     lost = below.pick(x - (y - 1.0), 0.0)

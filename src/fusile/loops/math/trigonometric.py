@@ -107,7 +107,8 @@ TWO_OVER_PI = _two_over_pi_words()
 
 
 def _reduced_exactly(x: Number) -> tuple[Number, Number, Number]:
-    """x = n pi/2 + r + rest: Payne and Hanek's reduction of a large f64: 192 bits of 2 / pi from where its product with x matters modulo 4.
+    """x = n pi/2 + r + rest: Payne and Hanek's reduction of a large f64: 192 bits of 2 / pi from where its product
+    with x matters modulo 4.
 
     x = m 2**e; bits of 2 / pi of weight 2**(2 - e) and more only add multiples of 4 turns of pi / 2.
     """
