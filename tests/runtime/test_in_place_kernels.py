@@ -118,3 +118,20 @@ def test_results_share_in_what_is_compiled() -> None:
     exe = fusile.compile(b.module(b.dot(b.tanh(b.add(y, b.broadcast(total, (64, 64), (1,)))), w)))
     assert exe.memory.temp < 2 * 64 * 64 * 4 + 64 * 64 * 4
     assert "shared=" in exe.text("optimized")
+
+
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+def test_one_kernel_whose_results_swap_places(sizes: tuple[int, int]) -> None:
+    """Each result lies where the other's operand does: both are read before either is written."""
+    b = Builder("swap")
+    x, y, z = (b.parameter(Shape(F32, sizes)) for _ in range(3))
+    module = b.module(b.tuple([b.subtract(y, z), b.multiply(x, z)]))
+    arrays = given(sizes, F32, 3)
+    expected = interpret(module, arrays)
+    exe = fusile.compile(module, donate=(0, 1))
+    assert len(exe.kernels) == 1 and exe.memory.temp == 0
+    mine = [own(a) for a in arrays]
+    results = exe(*mine)
+    assert results[0] is mine[0] and results[1] is mine[1]
+    for got, want in zip(results, expected, strict=True):
+        close(got, want)
