@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from fusile.hlo.ir import Computation, Instruction
 from fusile.tf.context import Context
-from fusile.tf.value import AnyValue, CompositeList, Optional, Resource, TensorList, Value
+from fusile.tf.value import GENERATOR_PREFIX, AnyValue, CompositeList, Optional, Resource, TensorList, Value
 
 
 def leaves_of(value: AnyValue, fixed: bool) -> list[Value]:
@@ -49,6 +49,7 @@ class Boundary:
     def __init__(self, context: Context, values: Sequence[AnyValue], fixed: Sequence[bool]) -> None:
         self.context, self.values, self.fixed = context, list(values), list(fixed)
         self.keys = list(dict.fromkeys(v.key for v in values if isinstance(v, Resource)))
+        self.keys += [k for k in context.variables if k.startswith(GENERATOR_PREFIX)]
 
     def operands(self) -> list[Instruction]:
         """What is passed: the values' leaves, then the variables' arrays."""

@@ -90,4 +90,5 @@ def _trace_backward(traced: Trace, has: list[bool]) -> Trace:
 
     specs = [tf.TensorSpec(t.shape, t.dtype) for t in [*graph.inputs[:count], *graph.outputs]]
     function = tf.function(backward, autograph=False)
-    return Trace(f"{traced.name}_gradient", function.get_concrete_function(*specs), list, (function, traced))
+    concrete = function.get_concrete_function(*specs)
+    return Trace(f"{traced.name}_gradient", concrete, list, (function, traced), traced.generators)

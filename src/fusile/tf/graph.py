@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import fusile.tf.convert as _families  # noqa: F401  (fills the registry)
@@ -66,23 +67,30 @@ def _reachable(roots: list[Any]) -> set[Any]:
 
 def check_supported(graph: Any) -> None:
     """Raises UnsupportedOpError naming every op of the graph and of the functions it calls that has no converter."""
-    missing: list[Source] = []
-    seen: set[str] = set()
-    stack = [graph]
-    while stack:
-        current = stack.pop()
-        for operation in live_operations(current):
-            if operation.type not in CONVERTERS and operation.type != "Placeholder":
-                missing.append(Node(operation).source)
-            for name in called_functions(operation):
-                if name not in seen:
-                    seen.add(name)
-                    stack.append(called_graph(current, name))
+    missing = [
+        Node(operation).source
+        for operation in all_operations(graph)
+        if operation.type not in CONVERTERS and operation.type != "Placeholder"
+    ]
     if missing:
         lines = "\n".join(f"  {source}" for source in missing)
         kinds = ", ".join(sorted({s.op_type for s in missing}))
         hint = "keep these ops outside the compiled function, or add a converter (CONTRIBUTING.md)"
         raise UnsupportedOpError(f"ops that can't be compiled yet: {kinds}\n{lines}", source=missing[0], hint=hint)
+
+
+def all_operations(graph: Any) -> Iterator[Any]:
+    """The live operations of the graph and of the functions it calls, each once."""
+    seen: set[str] = set()
+    stack = [graph]
+    while stack:
+        current = stack.pop()
+        for operation in live_operations(current):
+            yield operation
+            for name in called_functions(operation):
+                if name not in seen:
+                    seen.add(name)
+                    stack.append(called_graph(current, name))
 
 
 def called_functions(operation: Any) -> list[str]:

@@ -123,6 +123,7 @@ class Specialization:
     def read_variables(self) -> list[Any]:
         """The current values of the variables among the parameters."""
         with EXCHANGING:
+            self.trace.generators.follow_seed()
             return self._read()
 
 

@@ -14,17 +14,19 @@ from fusile.hlo.builder import Builder
 from fusile.hlo.ir import Module
 from fusile.tf import control_flow  # noqa: F401  (enters its converters)
 from fusile.tf.context import Context
-from fusile.tf.graph import check_supported, convert_graph
+from fusile.tf.generators import STATE
+from fusile.tf.graph import all_operations, check_supported, convert_graph
 from fusile.tf.signature import as_numpy
 from fusile.tf.trace import Trace
-from fusile.tf.value import AnyValue, Resource, TensorList, Value
+from fusile.tf.value import GENERATOR_PREFIX, AnyValue, Resource, TensorList, Value
 from fusile.tf.variables import VariableReader
 
 
 @dataclass
 class Lowering:
-    """A module and how a call fills it. Parameters are the arguments, then `tensors`, then the arrays of `variables`;
-    results are the function's tensors, then the new arrays of the variables numbered in `assigned`."""
+    """A module and how a call fills it. Parameters are the arguments, then `tensors`, then the arrays of `variables`,
+    random ops' generators first; results are the function's tensors, then the new arrays of the variables numbered in
+    `assigned`."""
 
     module: Module
     arguments: int
@@ -47,21 +49,24 @@ def lower(trace: Trace, freeze: bool = False) -> Lowering:
     outputs = convert_graph(context, graph, inputs)
     results = [_array(context, value, i) for i, value in enumerate(outputs)]
     changed = {key for key, value in context.variables.items() if value is not before[key]}
-    if changed and freeze:
+    if freeze and not all(key.startswith(GENERATOR_PREFIX) for key in changed):
         raise UnsupportedOpError("a frozen function assigns a variable", hint="compile it without freeze=True")
-    assigned = [i for i, handle in enumerate(handles) if _key(handle) in changed]
-    new = [context.variables[_key(handles[i])].instruction for i in assigned]
+    keys = list(handles)
+    assigned = [i for i, key in enumerate(keys) if key in changed]
+    new = [context.variables[keys[i]].instruction for i in assigned]
     module = context.builder.module(context.builder.tuple([*(r.instruction for r in results), *new]))
     first = trace.arguments + len(tensors)
     module.aliases = {len(results) + n: first + i for n, i in enumerate(assigned)}
-    return Lowering(module, trace.arguments, tensors, handles, assigned, len(results))
+    return Lowering(module, trace.arguments, tensors, list(handles.values()), assigned, len(results))
 
 
-def _inputs(context: Context, trace: Trace, freeze: bool) -> tuple[list[AnyValue], list[Any], list[Any]]:
-    """A value for each input of the graph, the captured tensors that are parameters, and the variables' handles."""
+def _inputs(context: Context, trace: Trace, freeze: bool) -> tuple[list[AnyValue], list[Any], dict[str, Any]]:
+    """A value for each input of the graph, the captured tensors that are parameters, and the handles of the variables
+    that are, and of random ops' generators, by key."""
     symbols = trace.graph.inputs
     values: list[AnyValue] = [_parameter(context, symbol) for symbol in symbols[: trace.arguments]]
-    tensors, handles, resources = [], [], {}
+    tensors, resources = [], {}
+    handles = trace.generators.handles(all_operations(trace.graph))
     for symbol, captured in zip(symbols[trace.arguments :], trace.captured, strict=True):
         if captured.dtype.name == "resource":
             resource = Resource(_key(captured), variable_shape(captured))
@@ -72,12 +77,14 @@ def _inputs(context: Context, trace: Trace, freeze: bool) -> tuple[list[AnyValue
         else:
             values.append(_parameter(context, symbol))
             tensors.append(captured)
+    for key in handles:
+        context.variables[key] = context.value(context.builder.parameter(STATE, "generator"))
     for key, (resource, handle) in resources.items():
         if freeze:
             context.variables[key] = context.known(as_numpy(read_variables([handle])[0]))
         else:
             context.variables[key] = context.value(context.builder.parameter(resource.shape, "variable"))
-            handles.append(handle)
+            handles[key] = handle
     return values, tensors, handles
 
 

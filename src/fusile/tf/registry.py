@@ -20,9 +20,11 @@ HLO instruction of `context.builder`, or a Value, Resource or TensorList."""
 CONVERTERS: dict[str, Converter] = {}
 EFFECTS: set[str] = set()
 """Ops that are converted even when nothing uses their outputs, and never evaluated at compile time."""
+GENERATORS: set[str] = set()
+"""Ops that draw random numbers from a state of their own, kept from call to call: `tf/generators.py`."""
 
 
-def converter(*op_types: str, effect: bool = False) -> Callable[[Converter], Converter]:
+def converter(*op_types: str, effect: bool = False, generator: bool = False) -> Callable[[Converter], Converter]:
     """Decorator: enters a converter for these TensorFlow op types."""
 
     def enter(function: Converter) -> Converter:
@@ -32,8 +34,10 @@ def converter(*op_types: str, effect: bool = False) -> Callable[[Converter], Con
                     f"{op_type} has two converters: {CONVERTERS[op_type].__name__} and {function.__name__}"
                 )
             CONVERTERS[op_type] = function
-            if effect:
+            if effect or generator:
                 EFFECTS.add(op_type)
+            if generator:
+                GENERATORS.add(op_type)
         return function
 
     return enter

@@ -11,6 +11,7 @@ import tensorflow as tf
 from tensorflow.python.autograph.core import ag_ctx
 from tensorflow.python.eager.polymorphic_function import autograph_util
 
+from fusile.tf.generators import Generators
 from fusile.tf.signature import Hole, replace_arrays, take
 
 
@@ -19,13 +20,15 @@ class Trace:
     """A traced function.
 
     `concrete` takes the call's arrays, in order, and gives the tensors of its result; `restore` puts tensors into the
-    result's structure; `kept` holds objects alive whose identity is in the signature.
+    result's structure; `kept` holds objects alive whose identity is in the signature; `generators` are the states of its
+    random ops.
     """
 
     name: str
     concrete: Any
     restore: Callable[[Sequence[Any]], Any]
     kept: Any = field(repr=False, default=None)
+    generators: Generators = field(repr=False, default_factory=Generators)
 
     @property
     def graph(self) -> Any:

@@ -67,6 +67,10 @@ class Resource:
     shape: Shape
 
 
+GENERATOR_PREFIX = "generator "
+"""With which the keys begin of the states that random ops keep: they are no input of any function, and cross into all."""
+
+
 EMPTY = np.zeros(0)
 """What every element of an empty list equals: anything."""
 

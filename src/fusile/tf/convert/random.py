@@ -220,7 +220,7 @@ def algorithm(context: Context, node: Node, inputs: list[Value]) -> Value:
     return context.known(PHILOX, S32)
 
 
-def _stream(context: Context, key: Value, counter: Value, number: Value) -> Stream:
+def stream_of(context: Context, key: Value, counter: Value, number: Value) -> Stream:
     """The stream of a key u64[1], a counter u64[1] or u64[2], and an algorithm."""
     if int(context.scalar(number, "the algorithm")) not in (PHILOX, AUTOMATIC):
         raise context.unsupported("a random generator other than Philox", 'use alg="philox" or "auto_select"')
@@ -238,7 +238,7 @@ def _seeded(context: Context, seed: Value) -> Stream:
     return Stream(context.builder, key, context.builder.constant(0, U64), high)
 
 
-def _shaped(context: Context, sizes: Value, make: Callable[[int], Instruction], of: ElementType) -> Instruction:
+def shaped(context: Context, sizes: Value, make: Callable[[int], Instruction], of: ElementType) -> Instruction:
     wanted = context.integers(sizes, "the shape")
     count = math.prod(wanted)
     b = context.builder
@@ -249,14 +249,14 @@ def _float_op(kind: str, distribution: Distribution) -> None:
     @converter(f"StatelessRandom{kind}V2" if kind != "TruncatedNormal" else "StatelessTruncatedNormalV2")
     def with_key(context: Context, node: Node, inputs: list[Value]) -> Instruction:
         of = node.output_type()
-        stream = _stream(context, *inputs[1:4])
-        return _shaped(context, inputs[0], lambda count: distribution(context, stream, of, count), of)
+        stream = stream_of(context, *inputs[1:4])
+        return shaped(context, inputs[0], lambda count: distribution(context, stream, of, count), of)
 
     @converter(f"StatelessRandom{kind}" if kind != "TruncatedNormal" else "StatelessTruncatedNormal")
     def with_seed(context: Context, node: Node, inputs: list[Value]) -> Instruction:
         of = node.output_type()
         stream = _seeded(context, inputs[1])
-        return _shaped(context, inputs[0], lambda count: distribution(context, stream, of, count), of)
+        return shaped(context, inputs[0], lambda count: distribution(context, stream, of, count), of)
 
 
 for _kind, _distribution in FLOATS.items():
@@ -265,15 +265,15 @@ for _kind, _distribution in FLOATS.items():
 
 @converter("StatelessRandomUniformIntV2")
 def uniform_integers(context: Context, node: Node, inputs: list[Value]) -> Instruction:
-    return _integers_between(context, node, inputs[0], _stream(context, *inputs[1:4]), inputs[4:])
+    return shaped_integers_between(context, node, inputs[0], stream_of(context, *inputs[1:4]), inputs[4:])
 
 
 @converter("StatelessRandomUniformInt")
 def uniform_integers_of_seed(context: Context, node: Node, inputs: list[Value]) -> Instruction:
-    return _integers_between(context, node, inputs[0], _seeded(context, inputs[1]), inputs[2:])
+    return shaped_integers_between(context, node, inputs[0], _seeded(context, inputs[1]), inputs[2:])
 
 
-def _integers_between(
+def shaped_integers_between(
     context: Context, node: Node, sizes: Value, stream: Stream, bounds: Sequence[Value]
 ) -> Instruction:
     of, (low, high) = node.output_type(), bounds
@@ -282,48 +282,24 @@ def _integers_between(
     make = lambda count: integers_between(  # noqa: E731
         context.builder, stream, of, count, low.instruction, high.instruction
     )
-    return _shaped(context, sizes, make, of)
+    return shaped(context, sizes, make, of)
 
 
 @converter("StatelessRandomUniformFullIntV2")
 def full_integers(context: Context, node: Node, inputs: list[Value]) -> Instruction:
-    return _full_integers(context, node, inputs[0], _stream(context, *inputs[1:4]))
+    return shaped_full_integers(context, node, inputs[0], stream_of(context, *inputs[1:4]))
 
 
 @converter("StatelessRandomUniformFullInt")
 def full_integers_of_seed(context: Context, node: Node, inputs: list[Value]) -> Instruction:
-    return _full_integers(context, node, inputs[0], _seeded(context, inputs[1]))
+    return shaped_full_integers(context, node, inputs[0], _seeded(context, inputs[1]))
 
 
-def _full_integers(context: Context, node: Node, sizes: Value, stream: Stream) -> Instruction:
+def shaped_full_integers(context: Context, node: Node, sizes: Value, stream: Stream) -> Instruction:
     of, b = node.output_type(), context.builder
 
     def make(count: int) -> Instruction:
         bits = integers(b, stream, of, count)
         return b.bitcast_convert(bits, of) if of.is_signed else bits
 
-    return _shaped(context, sizes, make, of)
-
-
-# -- generators with a state -------------------------------------------------------------------------------------------
-
-
-@converter("RngReadAndSkip", effect=True)
-def read_and_skip(context: Context, node: Node, inputs: list[Resource | Value]) -> Instruction:
-    """The state s64[3] of a `tf.random.Generator` (counter, key) before so many elements were taken from it."""
-    resource, number, amount = inputs
-    assert isinstance(resource, Resource) and isinstance(number, Value) and isinstance(amount, Value)
-    if int(context.scalar(number, "the algorithm")) != PHILOX:
-        raise context.unsupported("a random generator other than Philox", 'make it with alg="philox"')
-    b = context.builder
-    state = context.read(resource).instruction
-    low, high = (b.bitcast_convert(b.reshape(b.slice(state, (n,), (n + 1,)), ()), U64) for n in range(2))
-    steps = b.convert(amount.instruction, U64)
-    moved = b.add(low, b.multiply(steps, b.like(RESERVED, steps)))
-    carry = b.convert(b.compare(moved, low, "LT"), U64)
-    new = [b.reshape(b.bitcast_convert(x, S64), (1,)) for x in (moved, b.add(high, carry))]
-    rest = b.slice(state, (2,), (state.array_shape.sizes[0],))
-    context.assign(resource, b.concatenate([*new, rest], 0))
-    size = max(3, state.array_shape.sizes[0])
-    zero = b.constant(0, S64)
-    return b.pad(state, zero, (0,), (size - state.array_shape.sizes[0],))
+    return shaped(context, sizes, make, of)
