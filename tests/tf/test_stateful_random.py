@@ -162,5 +162,5 @@ def test_another_algorithm_is_refused_by_name() -> None:
             resource=state.handle, algorithm=tf.constant(2, tf.int64), shape=(5,), dtype=tf.float32
         )
     )
-    with pytest.raises(fusile.UnsupportedOpError, match="StatefulUniform.*Philox"):
+    with pytest.raises(fusile.UnsupportedOpError, match=r"StatefulUniform.*Philox"):
         draw()

@@ -1,8 +1,8 @@
 """The generators of ops such as `tf.random.uniform`, which keep a state from call to call.
 
-TensorFlow gives each such op of a graph a Philox generator of its own, made from the op's two seeds, or from chance when
-both are 0; every call moves it on, and `tf.random.set_seed` starts it anew. So does compiled code: each op's state is a
-variable that no one else sees, s64[3] as a `tf.random.Generator` has it: the counter's low and high half, then the key.
+TensorFlow gives each such op of a graph a Philox generator of its own, made from the op's two seeds, or from chance
+when both are 0; every call moves it on, and `tf.random.set_seed` starts it anew. So does compiled code: each op's state
+is a variable that no one else sees, s64[3] as a `tf.random.Generator` has it: the counter's low and high half, the key.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ class Generators:
 
 
 def _seeding() -> Any:
-    """An object that `tf.random.set_seed` replaces."""
-    return eager_context.context()._rng
+    """An object that `tf.random.set_seed` replaces, None before its first call."""
+    return getattr(eager_context.context(), "_rng", None)
 
 
 def _first_state(seeds: tuple[int, int]) -> np.ndarray:

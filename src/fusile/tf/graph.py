@@ -7,7 +7,6 @@ from typing import Any
 
 import fusile.tf.convert as _families  # noqa: F401  (fills the registry)
 from fusile.base.errors import UnsupportedOpError
-from fusile.base.source import Source
 from fusile.hlo.builder import Builder
 from fusile.hlo.interpreter import interpret
 from fusile.tf.context import Context

@@ -20,8 +20,8 @@ class Trace:
     """A traced function.
 
     `concrete` takes the call's arrays, in order, and gives the tensors of its result; `restore` puts tensors into the
-    result's structure; `kept` holds objects alive whose identity is in the signature; `generators` are the states of its
-    random ops.
+    result's structure; `kept` holds objects alive whose identity is in the signature; `generators` are the states of
+    its random ops.
     """
 
     name: str

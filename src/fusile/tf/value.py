@@ -68,7 +68,7 @@ class Resource:
 
 
 GENERATOR_PREFIX = "generator "
-"""With which the keys begin of the states that random ops keep: they are no input of any function, and cross into all."""
+"""How keys of random ops' states begin: they are no input of any function, and cross into all."""
 
 
 EMPTY = np.zeros(0)

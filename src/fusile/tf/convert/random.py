@@ -19,7 +19,7 @@ from fusile.tf.context import Context, shape_of
 from fusile.tf.convert.normal import box_muller
 from fusile.tf.node import Node
 from fusile.tf.registry import converter
-from fusile.tf.value import Resource, Value
+from fusile.tf.value import Value
 
 ROUNDS = 10
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
