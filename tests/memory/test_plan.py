@@ -227,6 +227,21 @@ def test_a_cache_is_updated_without_copying_it() -> None:
     run(module, [np.zeros((128, 16), np.float32), np.ones((1, 16), np.float32), np.int32(5)], copied=0)
 
 
+def test_a_branch_updates_a_cache_without_copying_it() -> None:
+    b = Builder("maybe")
+    cache, row, at = b.parameter(Shape(F32, (128, 16))), b.parameter(Shape(F32, (1, 16))), b.parameter(Shape(S32))
+    branches = []
+    for update in (True, False):
+        c = Builder("update" if update else "keep")
+        p, r, i = (c.parameter(s.array_shape) for s in (cache, row, at))
+        branches.append(c.build(c.tuple([c.dynamic_update_slice(p, r, [i, c.constant(0, S32)]) if update else p])))
+    chosen = b.compare(at, b.constant(5, S32), "LT")
+    module = b.module(b.element(b.conditional(chosen, branches, [cache, row, at]), 0))
+    module.aliases = {0: 0}
+    for place in (3, 7):
+        run(module, [np.zeros((128, 16), np.float32), np.ones((1, 16), np.float32), np.int32(place)], copied=0)
+
+
 def test_a_loop_works_in_the_place_of_its_parameter() -> None:
     b = Builder("loop")
     state = [Shape(S32), Shape(F32, (16, 4)), Shape(F32, (4,))]
@@ -288,7 +303,7 @@ def test_random_modules_with_results_in_parameters() -> None:
 class RandomLoop:
     """A loop whose body reads, writes in place, rotates, doubles and drops its state at random."""
 
-    OPS = ("add", "multiply", "update", "scatter_row", "reverse", "center", "two", "branch", "inner")
+    OPS = ("add", "multiply", "update", "reverse", "center", "two", "branch", "branch_update", "inner")
 
     def __init__(self, seed: int) -> None:
         self.random = np.random.default_rng(seed)
@@ -346,6 +361,16 @@ class RandomLoop:
                 p, q = c.parameter(self.shape), c.parameter(self.shape)
                 made.append(c.build(c.tuple([getattr(c, name)(p, q)])))
             return b.element(b.conditional(i, made, [x, y]), 0)
+        if kind == "branch_update":
+            made = []
+            for name in ("row", "both", "none"):
+                c = Builder(name)
+                p, q, at = c.parameter(self.shape), c.parameter(self.shape), c.parameter(Shape(S32))
+                row = c.slice(q, (1, 0), (2, 4), (1, 1))
+                new = c.dynamic_update_slice(p, row, [at, c.constant(0, S32)])
+                made.append(c.build(c.tuple({"row": [new, q], "both": [new, new], "none": [q, p]}[name])))
+            values.append(b.element(b.conditional(i, made, [x, y, i]), 0))
+            return b.element(values[-1].operands[0], 1)
         if kind == "inner" and depth == 0:
             return self.loop(b, [x, y], depth=1)[int(self.random.integers(2))]
         if kind == "multiply":

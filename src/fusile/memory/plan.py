@@ -207,7 +207,7 @@ class _Planner:
         if isinstance(i.op, While):
             return max(self.schedule(i.op.condition, {})[1], self.schedule(i.op.body, _state_aliases(i.op))[1])
         if isinstance(i.op, Conditional):
-            return max(self.schedule(branch, {})[1] for branch in i.op.branches)
+            return max(self.schedule(branch, _branch_aliases(i.op))[1] for branch in i.op.branches)
         return 0
 
     def moves(self, sources: Sequence[Buffer], targets: Sequence[Buffer], taken: Mapping[Buffer, int]) -> list[_Draft]:
@@ -289,6 +289,8 @@ class _Scope:
                 operand = dict(i.op.in_place)[leaf]
             elif isinstance(i.op, While):
                 operand = leaf
+            elif isinstance(i.op, Conditional) and leaf in _branch_aliases(i.op):
+                operand = 1 + _branch_aliases(i.op)[leaf]
             else:
                 return
             value = origin(*leaf_operands(i)[operand])
@@ -375,26 +377,62 @@ class _Scope:
         return drafts, state
 
     def _branch(self, i: Instruction, position: int) -> list[_Draft]:
-        op, planner, read = i.op, self.planner, reads(i)
+        op, planner = i.op, self.planner
         assert isinstance(op, Conditional)
-        results = []
-        for n, shape in enumerate(i.shape.leaves()):
-            target = self.wanted.get((i, n))
-            fits = target is not None and self._writable(target, position, read, [])
-            results.append(target if target is not None and fits else planner.new(shape.bytes, self.computation))
-        arguments = [b for o in i.operands[1:] for b in self.values[o]]
+        arguments = [self.values[o][n] for o, n in leaf_operands(i)[1:]]
+        before, results, taken = self._branch_results(i, position, arguments)
         index = self.values[i.operands[0]][0]
         planner.tick(index, *arguments)
         parts = []
         for branch in op.branches:
-            inside = _Scope(planner, branch, _bound(branch, arguments), {})
+            inside = _Scope(planner, branch, _bound(branch, arguments), _branch_aliases(op))
+            own = parameter_leaves(branch)
+            for argument, number in taken.items():
+                results[number].owner = branch
+                inside.content[results[number]] = own[argument]
             drafts = inside.run(results)
-            parts.append((*drafts, *planner.moves(inside.root(), results, {})))
+            moves = planner.moves(inside.root(), results, {results[n]: n for n in taken.values()})
+            parts.append((*drafts, *moves))
+        for number in taken.values():
+            results[number].owner = self.computation
         planner.tick(index, *arguments, *results)
         self.values[i] = results
         self.content.update({b: (i, n) for n, b in enumerate(results)})
         is_predicate = i.operands[0].array_shape.element_type is PRED
-        return [_Draft("branch", (index,), parts=tuple(parts), is_predicate=is_predicate)]
+        return [*before, _Draft("branch", (index,), parts=tuple(parts), is_predicate=is_predicate)]
+
+    def _branch_results(
+        self, i: Instruction, position: int, arguments: list[Buffer]
+    ) -> tuple[list[_Draft], list[Buffer], dict[int, int]]:
+        """The places of a conditional's results, the copies that come first, and which arguments' places results take.
+        An argument that is copied to its result's place is there from then on."""
+        assert isinstance(i.op, Conditional)
+        planner, read = self.planner, reads(i)
+        updated = _branch_aliases(i.op)
+        drafts: list[_Draft] = []
+        results: list[Buffer] = []
+        taken: dict[int, int] = {}
+        for n, shape in enumerate(i.shape.leaves()):
+            target, a = self.wanted.get((i, n)), updated.get(n)
+            if target in results:
+                target = None
+            if a is not None and self._dies(read[1 + a], position, read):
+                source = arguments[a]
+                free = source.owner is self.computation and source not in results
+                if (
+                    target is not None
+                    and source is not target
+                    and self._writable(target, position, read, [read[1 + a]])
+                ):
+                    drafts.append(planner.copy(source, target))
+                    arguments[a] = source = target
+                if source is target or (free and target is None):
+                    taken[a] = n
+                    results.append(source)
+                    continue
+            fits = target is not None and self._writable(target, position, read, [])
+            results.append(target if target is not None and fits else planner.new(shape.bytes, self.computation))
+        return drafts, results, taken
 
 
 class _Launching:
@@ -473,6 +511,22 @@ class _Launching:
 def _bound(computation: Computation, buffers: Sequence[Buffer]) -> Values:
     rest = iter(buffers)
     return {p: [next(rest) for _ in p.shape.leaves()] for p in computation.parameters}
+
+
+def _branch_aliases(op: Conditional) -> dict[int, int]:
+    """The results of a conditional that some branch makes by writing into a parameter, and its number; each once."""
+    found: dict[int, int] = {}
+    for branch in op.branches:
+        own = parameter_leaves(branch)
+        for number, value in enumerate(origins(branch.root)):
+            while isinstance(value[0].op, Fusion) and value[1] in dict(value[0].op.in_place):
+                i, leaf = value
+                value = origin(*leaf_operands(i)[dict(value[0].op.in_place)[leaf]])
+            if value in own and value != origins(branch.root)[number]:
+                argument = own.index(value)
+                if number not in found and argument not in found.values():
+                    found[number] = argument
+    return found
 
 
 def _state_aliases(loop: While) -> dict[int, int]:
