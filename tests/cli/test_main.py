@@ -41,7 +41,14 @@ def test_run_with_inputs_saves_results(program, tmp_path, capsys) -> None:
 
 @pytest.mark.parametrize(
     "stage, word",
-    [("hlo", "multiply"), ("optimized", "fusion"), ("loops", "vector"), ("llvm", "define"), ("kernels", "multiply")],
+    [
+        ("hlo", "multiply"),
+        ("optimized", "fusion"),
+        ("loops", "vector"),
+        ("llvm", "define"),
+        ("asm", ".text"),
+        ("kernels", "multiply"),
+    ],
 )
 def test_show_prints_every_stage(program, stage, word, capsys) -> None:
     assert main(["show", str(program), "--stage", stage]) == 0
@@ -64,3 +71,46 @@ def test_errors_go_to_the_user_without_a_traceback(program, tmp_path, capsys) ->
     message = capsys.readouterr().err
     assert "fusile:" in message and ":5:" in message
     assert main(["run", str(tmp_path / "missing.hlo")]) == 1
+
+
+def test_opt_runs_the_passes_that_are_named(program, tmp_path, capsys) -> None:
+    assert main(["opt", "--list"]) == 0
+    names = capsys.readouterr().out.split()
+    assert {"dead-code", "simplify", "fold-constants", "fusion"} <= set(names)
+    assert main(["opt", str(program), "--passes", "dead-code,fusion"]) == 0
+    assert "kind=loop" in capsys.readouterr().out
+    for name in names:
+        assert main(["opt", str(program), "--passes", name, "-o", str(tmp_path / "out.hlo")]) == 0
+        assert main(["run", str(tmp_path / "out.hlo"), "--target", "interpreter"]) == 0
+
+
+def test_opt_names_the_passes_when_one_is_unknown(program, capsys) -> None:
+    assert main(["opt", str(program), "--passes", "simplfy"]) == 1
+    assert "simplify" in capsys.readouterr().err
+
+
+def test_convert_goes_both_ways(program, tmp_path, capsys) -> None:
+    there, back = tmp_path / "double.mlir", tmp_path / "back.hlo"
+    assert main(["convert", str(program), "-o", str(there)]) == 0
+    assert "stablehlo.multiply" in there.read_text()
+    assert main(["convert", str(there), "--to", "hlo", "-o", str(back)]) == 0
+    assert "multiply" in back.read_text()
+    assert main(["run", str(back), "--compare"]) == 0
+
+
+def test_compare_names_the_first_instruction_that_differs(program, monkeypatch, capsys) -> None:
+    """With a rule that multiplies wrongly."""
+    from fusile.hlo.opset.elementwise import Add, Multiply
+    from fusile.loops.ir import Apply
+    from fusile.loops.lowering.elemental import RULES
+
+    right = RULES[Multiply]
+
+    def wrong(e, i, at, block):
+        value = right(e, i, at, block)
+        return Apply("add", (value, value), value.element_type)
+
+    monkeypatch.setitem(RULES, Multiply, wrong)
+    assert RULES[Add] is not wrong
+    assert main(["run", str(program), "--compare", "--no-cache"]) == 1
+    assert "r = f32[2,3] multiply" in capsys.readouterr().out

@@ -1,4 +1,5 @@
-"""The `fusile` command: run, show, bench and ops. One function a subcommand; `main` parses and dispatches."""
+"""The `fusile` command: run, show, opt, convert, bench and ops. One function a subcommand; `main` parses and
+dispatches."""
 
 from __future__ import annotations
 
@@ -19,8 +20,10 @@ from fusile.base.version import VERSION
 EXAMPLES = """examples:
   fusile run program.mlir                      run on random inputs and print the results
   fusile run program.hlo --inputs x.npy y.npy --save out.npz
-  fusile run program.mlir --compare            run the interpreter too and show the largest difference
-  fusile show program.mlir --stage loops       hlo, optimized, loops, llvm or kernels
+  fusile run program.mlir --compare            run the interpreter too and name the first instruction that differs
+  fusile show program.mlir --stage loops       hlo, optimized, loops, llvm, asm or kernels
+  fusile opt program.hlo --passes simplify,cse run some passes, text to text (--list: their names)
+  fusile convert program.mlir --to hlo         between StableHLO and HLO text
   fusile bench program.mlir --seconds 3        latency, kernels, bytes, compile times
   fusile ops                                   the op set, with what each op takes
 A program is a file of StableHLO (MLIR text) or HLO text. FUSILE_THREADS, FUSILE_CACHE_DIR and FUSILE_DUMP are
@@ -59,10 +62,11 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument("--seed", type=int, default=0, help="seed of the random inputs (default 0)")
     run.add_argument("--save", metavar="FILE", help="write the results to an .npz file")
     run.add_argument(
-        "--compare", action="store_true", help="also run the interpreter and report the largest difference"
+        "--compare", action="store_true", help="also run the interpreter and name the first instruction that differs"
     )
     show = _command(commands, "show", "print a program at a stage of compilation", show_program)
-    show.add_argument("--stage", default="optimized", choices=["hlo", "optimized", "loops", "llvm", "kernels"])
+    show.add_argument("--stage", default="optimized", choices=["hlo", "optimized", "loops", "llvm", "asm", "kernels"])
+    _text_commands(commands)
     bench = _command(commands, "bench", "time a program", bench_program)
     bench.add_argument("--seconds", type=float, default=2.0, help="how long to repeat calls (default 2)")
     bench.add_argument("--seed", type=int, default=0)
@@ -70,6 +74,26 @@ def parser() -> argparse.ArgumentParser:
     ops.add_argument("pattern", nargs="?", default="", help="only ops whose name holds this")
     ops.set_defaults(run=list_ops)
     return top
+
+
+def _text_commands(commands: Any) -> None:
+    """The subcommands from text to text."""
+    for name, what, function in (
+        ("opt", "run passes on a program and print it", optimize_program),
+        ("convert", "print a program as HLO or StableHLO text", convert_program),
+    ):
+        command = commands.add_parser(name, help=what, description=what.capitalize() + ".")
+        command.add_argument(
+            "file", type=Path, nargs="?", help="a file of StableHLO or HLO text (- or none: the input)"
+        )
+        command.add_argument(
+            "--to", choices=["hlo", "stablehlo"], help="the text to print (default: as the file has it)"
+        )
+        command.add_argument("-o", "--output", type=Path, help="write there instead of printing")
+        command.set_defaults(run=function)
+        if name == "opt":
+            command.add_argument("--passes", default="", help="names of passes, in order, with commas between")
+            command.add_argument("--list", action="store_true", help="print the passes' names")
 
 
 def _command(
@@ -147,19 +171,80 @@ def run_program(options: argparse.Namespace) -> int:
 
 
 def _compare(options: argparse.Namespace, inputs: list[Any], results: list[Any]) -> int:
+    """Whether results differ from the interpreter's; says which instruction is the first to."""
     import fusile
+    from fusile.compiler.compare import difference, first_difference
+    from fusile.compiler.pipeline import read
 
     expected = fusile.compile(options.file, target="interpreter").call_flat(inputs)  # type: ignore[arg-type]
-    worst = 0.0
+    wrong = False
     for number, (a, e) in enumerate(zip(results, expected, strict=True)):
         wide = np.complex128 if np.iscomplexobj(e) else np.float64
-        difference = float(np.nanmax(np.abs(a.astype(wide) - e.astype(wide)), initial=0.0))
-        print(f"result {number}: largest difference from the interpreter {difference:.3g}")
-        worst = max(worst, difference / (1.0 + float(np.nanmax(np.abs(e.astype(wide)), initial=0.0))))
-    return int(worst > 1e-2)
+        largest = float(np.nanmax(np.abs(a.astype(wide) - e.astype(wide)), initial=0.0))
+        print(f"result {number}: largest difference from the interpreter {largest:.3g}")
+        wrong = wrong or difference(np.asarray(e), a) is not None
+    if wrong:
+        found = first_difference(read(options.file), options.target, inputs, Settings())
+        print(found or "no instruction differs by itself: the difference appears only when they are fused")
+    return int(wrong)
+
+
+def _text_of(options: argparse.Namespace) -> str:
+    if options.file is None or str(options.file) == "-":
+        return sys.stdin.read()
+    return str(options.file.read_text(errors="replace"))
+
+
+def _write(options: argparse.Namespace, module: Any, source: str) -> int:
+    """Prints a module in the dialect that was asked for, or that it came in."""
+    from fusile.hlo.text import print_module as as_hlo
+    from fusile.stablehlo import print_module as as_stablehlo
+
+    kind = options.to or ("hlo" if "HloModule" in source else "stablehlo")
+    text = as_hlo(module) if kind == "hlo" else as_stablehlo(module)
+    if options.output:
+        options.output.write_text(text)
+    else:
+        print(text)
+    return 0
+
+
+def optimize_program(options: argparse.Namespace) -> int:
+    from fusile.compiler.pipeline import read
+    from fusile.hlo.verifier import verify
+    from fusile.passes.registry import passes, passes_named
+    from fusile.rewrite.passes import run_passes
+
+    settings = Settings()
+    if options.list:
+        print("\n".join(passes(settings)))
+        return 0
+    chosen = passes_named([n.strip() for n in options.passes.split(",") if n.strip()], settings)
+    text = _text_of(options)
+    module = read(text)
+    verify(module)
+    run_passes(module, chosen, settings)
+    return _write(options, module, text)
+
+
+def convert_program(options: argparse.Namespace) -> int:
+    from fusile.compiler.pipeline import read
+    from fusile.hlo.verifier import verify
+
+    text = _text_of(options)
+    module = read(text)
+    verify(module)
+    if options.to is None:
+        options.to = "stablehlo" if "HloModule" in text else "hlo"
+    return _write(options, module, text)
 
 
 def show_program(options: argparse.Namespace) -> int:
+    if options.stage == "asm":
+        from fusile.compiler.pipeline import assembly_of
+
+        print(assembly_of(options.file, options.target))
+        return 0
     executable = _compiled(options)
     if options.stage == "kernels":
         _print_kernels(executable)

@@ -19,7 +19,7 @@ from fusile.hlo.ir import Instruction, Module
 from fusile.hlo.opset.control import CustomCall, Fusion
 from fusile.hlo.text import parse_module, print_module
 from fusile.hlo.verifier import verify
-from fusile.llvm import compile_many
+from fusile.llvm import assembly, compile_many
 from fusile.loops.lowering import lower_fusion
 from fusile.loops.text import print_kernel
 from fusile.memory.plan import Branch, CopyStep, Launch, Loop, Plan, Step, plan, share_buffers
@@ -239,6 +239,20 @@ def host_call(fusion: Instruction, symbol: str) -> HostCall:
     numbers = {p: n for n, p in enumerate(computation.parameters)}
     arguments = tuple(numbers[o] for o in call.operands)
     return HostCall(symbol, call.op.target, call.op.config, operands, results, arguments)
+
+
+def assembly_of(source: Source, target: str = "cpu", settings: Settings | None = None, *, frozen: bool = False) -> str:
+    """The kernels' machine code as assembly text. Compiles anew: assembly is kept nowhere. Raises what `compile`
+    raises."""
+    settings = settings or Settings()
+    module = read(source).clone()
+    verify(module)
+    found = find_target(target)
+    optimize(module, found, settings, frozen)
+    fuse(module, settings)
+    _, order, _ = lower(module, found)
+    compiled = found.compile_kernels(order, settings.compile_threads)
+    return "\n".join(assembly(c.text, found.details) for c in compiled)
 
 
 def launches(steps: Sequence[Step]) -> list[Launch]:
