@@ -81,9 +81,10 @@ def test_elementwise_ops_of_all_types(cls: type[Elementwise]) -> None:
 
 def _complex_ops() -> list[str]:
     """Ops of complex numbers that have code."""
-    from fusile.loops.lowering.complex_numbers import _FUNCTIONS
+    from fusile.loops.lowering.complex_functions import FUNCTIONS
+    from fusile.loops.lowering.complex_numbers import _ARITHMETIC
 
-    return [cls.opcode for cls in _FUNCTIONS]
+    return [cls.opcode for cls in (*_ARITHMETIC, *FUNCTIONS)]  # type: ignore[attr-defined]
 
 
 COMPLEX_OPS = _complex_ops()

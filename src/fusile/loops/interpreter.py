@@ -107,7 +107,11 @@ class _Interpreter:
             raise CompileError(f"index {list(found)} is outside {buffer}")
         return found
 
-    def value(self, e: Expr, names: Names) -> Any:
+    def value(self, e: Expr, names: Names, known: dict[int, Any] | None = None) -> Any:
+        """`known`: values of the expression's parts by identity, since parts are shared and a tree of them may be huge."""
+        known = {} if known is None else known
+        if id(e) in known:
+            return known[id(e)]
         if isinstance(e, Const):
             return np.asarray(e.value).astype(e.element_type.dtype)[()]
         if isinstance(e, Var):
@@ -115,4 +119,6 @@ class _Interpreter:
         if isinstance(e, Load):
             return self.memory[e.buffer][self.place(e.buffer, e.indices, names)]
         assert isinstance(e, Apply)
-        return scalar_op(e.op)(e.element_type, *[self.value(a, names) for a in e.arguments])[()]
+        value = scalar_op(e.op)(e.element_type, *[self.value(a, names, known) for a in e.arguments])[()]
+        known[id(e)] = value
+        return value

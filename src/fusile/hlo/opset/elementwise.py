@@ -141,7 +141,10 @@ def _power(a: n.Array, b: n.Array) -> n.Array:
 
 
 def _logistic(x: n.Array) -> n.Array:
-    return 1 / (1 + np.exp(-x))
+    """With e**-|x|, which does not overflow."""
+    left = x.real < 0
+    e = np.exp(np.where(left, x, -x))
+    return np.where(left, e, 1) / (1 + e)
 
 
 def _complex_parts(a: n.Array, b: n.Array) -> n.Array:

@@ -6,8 +6,10 @@ and rounded once. Integers wrap; x / 0 is -1 (all ones), x % 0 is x, shifts by t
 
 from __future__ import annotations
 
+import decimal
 import math
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -242,9 +244,63 @@ def _guarded(function: Callable[[float], float]) -> Callable[[float], float]:
 
 
 def lgamma_scalar(x: float) -> float:
+    if math.isnan(x):
+        return x
     if math.isinf(x) or (x <= 0 and x == math.floor(x)):
         return math.inf
-    return math.nan if math.isnan(x) else math.lgamma(x)
+    if abs(x) < 1e-100:
+        return -math.log(abs(x))
+    if x in (1, 2):
+        return 0.0
+    if 0 < x < 20:
+        return _lgamma_in_decimals(x)
+    if x < 0:
+        sine = abs(math.sin(math.pi * math.remainder(x, 1.0)))
+        return math.fsum((math.log(math.pi), -math.log(-x * sine), -lgamma_scalar(-x)))
+    try:
+        return math.lgamma(x)
+    except OverflowError:
+        return math.inf
+
+
+STEPS = 60
+"""So many steps up from x, the ten terms of the asymptotic series give lgamma and digamma to some 37 digits."""
+_BERNOULLI = [
+    Fraction(*pair) for pair in (
+        (1, 12), (-1, 120), (1, 252), (-1, 240), (1, 132), (-691, 32760), (1, 12), (-3617, 8160), (43867, 14364),
+        (-174611, 6600),
+    )
+]  # fmt: skip
+"""B(2k) / 2k from k = 1."""
+_HALF_LOG_TWO_PI = decimal.Decimal("0.9189385332046727417803297364056176398613974736377834")
+
+
+def _lgamma_in_decimals(x: float) -> float:
+    """Stirling's series after steps up, in 45 digits, since terms cancel."""
+    with decimal.localcontext(prec=45):
+        up, product = decimal.Decimal(x), decimal.Decimal(1)
+        for _ in range(STEPS):
+            product *= up
+            up += 1
+        s, power, series = 1 / (up * up), 1 / up, decimal.Decimal(0)
+        for k, b in enumerate(_BERNOULLI):
+            series += power * b.numerator / (b.denominator * (2 * k + 1))
+            power *= s
+        half = decimal.Decimal("0.5")
+        return float((up - half) * up.ln() - up + _HALF_LOG_TWO_PI + series - product.ln())
+
+
+def _digamma_in_decimals(x: float) -> float:
+    """The asymptotic series after steps up, in 45 digits, since terms cancel."""
+    with decimal.localcontext(prec=45):
+        up, total = decimal.Decimal(x), decimal.Decimal(0)
+        for _ in range(STEPS):
+            total -= 1 / up
+            up += 1
+        s, series = 1 / (up * up), decimal.Decimal(0)
+        for b in reversed(_BERNOULLI):
+            series = (series + decimal.Decimal(b.numerator) / b.denominator) * s
+        return float(total + up.ln() - 1 / (2 * up) - series)
 
 
 def digamma_scalar(x: float) -> float:
@@ -256,15 +312,15 @@ def digamma_scalar(x: float) -> float:
         return -math.copysign(math.inf, x)
     if x < 0 and x == math.floor(x):
         return math.nan
-    if x < 0.5:
-        return digamma_scalar(1 - x) - math.pi / math.tan(math.pi * math.fmod(x, 1.0))
-    total = 0.0
-    while x < 12:
-        total -= 1 / x
-        x += 1
+    if -1e-300 < x < 0:
+        return -1 / x
+    if x < 0:
+        return math.fsum((digamma_scalar(-x), -1 / x, -math.pi / math.tan(math.pi * math.remainder(x, 1.0))))
+    if x < 12:
+        return _digamma_in_decimals(x)
     s = 1 / (x * x)
     series = s * (1 / 12 - s * (1 / 120 - s * (1 / 252 - s * (1 / 240 - s * (1 / 132 - s * (691 / 32760 - s / 12))))))
-    return total + math.log(x) - 0.5 / x - series
+    return math.log(x) - 0.5 / x - series
 
 
 def erf_inv_scalar(x: float) -> float:
@@ -308,12 +364,15 @@ def bessel_scaled(order: int) -> Callable[[float], float]:
 
 
 def _bessel_series(order: int, a: float) -> float:
-    term = 1.0 if order == 0 else a / 2
-    total, k, square = term, 1, a * a / 4
-    while term > total * 1e-18:
-        term *= square / (k * (k + order))
-        total, k = total + term, k + 1
-    return total * math.exp(-a)
+    """In 40 digits: e**a magnifies the rounding of a**2."""
+    with decimal.localcontext(prec=40):
+        x = decimal.Decimal(a)
+        term = decimal.Decimal(1) if order == 0 else x / 2
+        total, k, square = term, 1, x * x / 4
+        while term > total * decimal.Decimal("1e-20"):
+            term *= square / (k * (k + order))
+            total, k = total + term, k + 1
+        return float(total * (-x).exp())
 
 
 def _bessel_asymptotic(order: int, a: float) -> float:
@@ -325,4 +384,4 @@ def _bessel_asymptotic(order: int, a: float) -> float:
         total += term
         if abs(term) < 1e-17:
             break
-    return total / math.sqrt(2 * math.pi * a)
+    return total / (math.sqrt(2 * math.pi) * math.sqrt(a))
