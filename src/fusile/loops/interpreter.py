@@ -108,7 +108,7 @@ class _Interpreter:
         return found
 
     def value(self, e: Expr, names: Names, known: dict[int, Any] | None = None) -> Any:
-        """`known`: values of the expression's parts by identity, since parts are shared and a tree of them may be huge."""
+        """`known`: values of the expression's parts by identity: parts are shared, and a tree of them may be huge."""
         known = {} if known is None else known
         if id(e) in known:
             return known[id(e)]

@@ -272,6 +272,7 @@ _BERNOULLI = [
     )
 ]  # fmt: skip
 """B(2k) / 2k from k = 1."""
+_PI = decimal.Decimal("3.141592653589793238462643383279502884197169399375106")
 _HALF_LOG_TWO_PI = decimal.Decimal("0.9189385332046727417803297364056176398613974736377834")
 
 
@@ -378,10 +379,11 @@ def _bessel_series(order: int, a: float) -> float:
 def _bessel_asymptotic(order: int, a: float) -> float:
     if math.isinf(a):
         return 0.0
-    mu, term, total = 4.0 * order * order, 1.0, 1.0
-    for k in range(1, 30):
-        term *= -(mu - (2 * k - 1) ** 2) / (k * 8 * a)
-        total += term
-        if abs(term) < 1e-17:
-            break
-    return total / (math.sqrt(2 * math.pi) * math.sqrt(a))
+    with decimal.localcontext(prec=30):
+        x, term, total = decimal.Decimal(a), decimal.Decimal(1), decimal.Decimal(1)
+        for k in range(1, 30):
+            term *= ((2 * k - 1) ** 2 - 4 * order * order) / (k * 8 * x)
+            total += term
+            if abs(term) < decimal.Decimal("1e-20"):
+                break
+        return float(total / (2 * _PI * x).sqrt())

@@ -91,7 +91,7 @@ def logistic(r: Real, a: Pair) -> Pair:
 
 
 def _log_magnitude(r: Real, x: Expr, y: Expr) -> Expr:
-    """log(sqrt(x**2 + y**2)): near 1 as log1p(x**2 + y**2 - 1) / 2 with squares in two parts, else by the larger part."""
+    """log(sqrt(x**2 + y**2)): near 1 log1p(x**2 + y**2 - 1) / 2, squares in two parts; else by the larger part."""
     big, small = r.maximum(r.abs(x), r.abs(y)), r.minimum(r.abs(x), r.abs(y))
     (high, high_rest), (low, low_rest) = _square(r, big), _square(r, small)
     total, lost = _sum(r, high, r.c(-1.0))
