@@ -144,7 +144,7 @@ def _logistic(x: n.Array) -> n.Array:
     """With e**-|x|, which does not overflow."""
     left = x.real < 0
     e = np.exp(np.where(left, x, -x))
-    return np.where(left, e, 1) / (1 + e)
+    return np.asarray(np.where(left, e, 1) / (1 + e))
 
 
 def _complex_parts(a: n.Array, b: n.Array) -> n.Array:

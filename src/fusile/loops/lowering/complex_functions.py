@@ -143,7 +143,7 @@ def sqrt(r: Real, a: Pair) -> Pair:
     back = select(huge, r.c(2.0**4), select(tiny, r.c(2.0**-50), r.c(1.0)))
     x, y = r.multiply(a.real, scale), r.multiply(a.imag, scale)
     t = r.sqrt(r.multiply(0.5, r.add(magnitude(r, Pair(x, y)), r.abs(x))))
-    other = select(_is("eq", t, 0.0, r), r.c(0.0), r.divide(r.abs(y), r.multiply(2.0, t)))
+    other: Expr = select(_is("eq", t, 0.0, r), r.c(0.0), r.divide(r.abs(y), r.multiply(2.0, t)))
     t, other = r.multiply(t, back), r.multiply(other, back)
     negative = _is("lt", a.real, 0.0, r)
     real, imag = select(negative, other, t), select(negative, t, other)
