@@ -302,7 +302,7 @@ def list_ops(options: argparse.Namespace) -> int:
     table = Table("op", "attributes", "meaning")
     for opcode, cls in sorted(OPS.items()):
         if options.pattern in opcode:
-            first = (cls.__doc__ or "").strip().splitlines()[0]
+            first = " ".join((cls.__doc__ or "").split("\n\n")[0].split())
             table.add_row(opcode, ", ".join(getattr(cls, "__dataclass_fields__", {})), first)
     _console().print(table)
     return 0

@@ -71,4 +71,5 @@ def _array(address: int, spec: ArraySpec) -> np.ndarray[Any, Any]:
     if not count:
         return np.empty(spec.sizes, dtype)
     block = (ctypes.c_char * (count * dtype.itemsize)).from_address(address)
-    return np.frombuffer(block, np.uint8).view(dtype).reshape(spec.sizes)
+    elements: np.ndarray[Any, Any] = np.frombuffer(memoryview(block), np.uint8).view(dtype)
+    return elements.reshape(spec.sizes)

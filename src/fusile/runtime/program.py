@@ -10,6 +10,7 @@ import dataclasses
 import hashlib
 import json
 import struct
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,6 +39,10 @@ class ArraySpec:
 
     def __str__(self) -> str:
         return f"{self.element_type}[{','.join(map(str, self.sizes))}]"
+
+
+def _specs(rows: Iterable[Any]) -> tuple[ArraySpec, ...]:
+    return tuple(ArraySpec(name, of, tuple(sizes)) for name, of, sizes in rows)
 
 
 @dataclass(frozen=True)
@@ -169,8 +174,8 @@ class Program:
             name=index["name"],
             target=index["target"],
             is_tuple=index["is_tuple"],
-            parameters=tuple(ArraySpec(n, t, tuple(s)) for n, t, s in index["parameters"]),
-            results=tuple(ArraySpec(n, t, tuple(s)) for n, t, s in index["results"]),
+            parameters=_specs(index["parameters"]),
+            results=_specs(index["results"]),
             objects=tuple(bytes(b) for b in blobs[:count]),
             pool_object=bytes(blobs[count]),
             constants=tuple(constants),
@@ -180,10 +185,7 @@ class Program:
             texts=index["texts"],
             aliases=tuple((r, p) for r, p in index["aliases"]),
             host_calls=tuple(
-                HostCall(
-                    s, t, c, *(tuple(ArraySpec(n, k, tuple(z)) for n, k, z in specs) for specs in (o, r)), tuple(a)
-                )
-                for s, t, c, o, r, a in index["host_calls"]
+                HostCall(s, t, c, _specs(o), _specs(r), tuple(a)) for s, t, c, o, r, a in index["host_calls"]
             ),
             preparation=preparation,
             prepared_from=tuple(index["prepared_from"]),
