@@ -221,3 +221,27 @@ def test_large_modules_are_fused_in_near_linear_time() -> None:
 
     seconds(50)
     assert seconds(1600) < 24 * max(seconds(200), 0.02)
+
+
+def shifted(b: Builder, x: Instruction, by: int, move: str) -> Instruction:
+    """x moved right, zeros coming in, by ops that read it at other indices."""
+    (size,) = x.array_shape.sizes
+    zero = b.constant(0, F32)
+    if move == "pad":
+        return b.pad(x, zero, [by], [-by])
+    return b.concatenate([b.full(0, Shape(F32, (by,))), b.slice(x, [0], [size - by])], 0)
+
+
+@pytest.mark.parametrize("move", ["pad", "concatenate"])
+def test_running_sums_by_doubling_are_not_computed_anew_for_each_term(move: str) -> None:
+    b = Builder("running_sums")
+    total = b.exponential(b.parameter(Shape(F32, (1024,))))
+    for step in range(10):
+        total = b.add(shifted(b, total, 1 << step, move), total)
+    module = b.module(b.tuple([total]))
+    fused, _ = fuse(module)
+    bodies = [k.op.computation for k in kernels(fused)]
+    assert "exponential" in [body.root.opcode for body in bodies]
+    for body in bodies:
+        assert len([i for i in body.instructions if i.opcode == "add"]) <= 5  # Each doubles the code before it.
+    check_meaning(module, fused)

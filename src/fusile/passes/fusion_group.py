@@ -53,11 +53,14 @@ EXPENSIVE = (
 )  # fmt: skip
 BEFORE_CONTRACTIONS = (Transpose, Reshape, Slice, Broadcast, Reverse)
 """Pure index arithmetic, which costs a contraction nothing."""
+MOVES = (Transpose, Gather, Concatenate, Pad, Reverse, Slice, DynamicSlice)
+"""Ops whose elements lie at other indices of the operand."""
 BREAKS_ROWS = (Transpose, Gather, Concatenate, Pad, Reverse)
 MOST_MEMBERS = 200
 MOST_OPERANDS = 40
 MOST_ROOTS = 16
 MOST_REPEATS = 16
+MOST_INDICES = 16
 SMALL_ELEMENTS = 4096
 LONG_ROW = 128 << 10
 """Rows of more elements are cut in pieces when there are few of them, which takes a kernel of its own."""
@@ -75,6 +78,8 @@ class Group:
         self.roots: list[Instruction] = []
         self.members: dict[Instruction, int] = {}
         """Each with how often one of its elements is computed, at least."""
+        self.indices: dict[Instruction, int] = {}
+        """At how many indices each is computed for one element of the results, in code of its own for each."""
         self.row_reduction: Instruction | None = None
         self.hero: Instruction | None = None
         """The one Dot or Convolution of a contraction."""
@@ -83,6 +88,7 @@ class Group:
         rows = isinstance(i.op, Reduce) and reduces_minor(i)
         # A row's reduction is computed once a row, whatever reads it.
         self.members[i] = 1 if rows else times
+        self.indices[i] = 1 if rows else self.indices_of(i)
         if rows:
             self.row_reduction = self.row_reduction or i
         if isinstance(i.op, Dot | Convolution) and self.hero is None:
@@ -91,6 +97,13 @@ class Group:
     def times(self, i: Instruction) -> int:
         """How often an element of `i` would be computed for the members that use it."""
         return max((self.members[u] * repeats(u, i) for u in i.users if u in self.members), default=1)
+
+    def indices_of(self, i: Instruction) -> int:
+        """At how many indices `i` would be computed. In `x + pad(x)` two, and twice as many for what that x is made of
+        in the same way: running sums by doubling steps would be computed anew for each of their terms."""
+        inside = [u for u in i.users if u in self.members]
+        same = max((self.indices[u] for u in inside if not isinstance(u.op, MOVES)), default=0)
+        return max(1, same + sum(self.indices[u] for u in inside if isinstance(u.op, MOVES)))
 
     def operand_count(self, more: Instruction) -> int:
         """Operands that the group would read with one more member."""
@@ -123,6 +136,9 @@ class Group:
         times = self.times(i)
         if times > 1 and isinstance(i.op, EXPENSIVE):
             return f"each element would be computed {times} times"
+        indices = self.indices_of(i)
+        if indices > (2 if isinstance(i.op, EXPENSIVE) else MOST_INDICES):
+            return f"it would be computed at {indices} indices"
         if times > 1 and isinstance(i.op, Gather | Concatenate | DynamicSlice):
             return "an indirect access would be repeated"
         if self.row_reduction is not None and isinstance(i.op, BREAKS_ROWS):
