@@ -233,7 +233,7 @@ def stream_of(context: Context, key: Value, counter: Value, number: Value) -> St
     return Stream(b, word(key, 0), word(counter, 0), high)
 
 
-def _seeded(context: Context, seed: Value) -> Stream:
+def seeded(context: Context, seed: Value) -> Stream:
     key, high = scrambled(context, seed)
     return Stream(context.builder, key, context.builder.constant(0, U64), high)
 
@@ -255,7 +255,7 @@ def _float_op(kind: str, distribution: Distribution) -> None:
     @converter(f"StatelessRandom{kind}" if kind != "TruncatedNormal" else "StatelessTruncatedNormal")
     def with_seed(context: Context, node: Node, inputs: list[Value]) -> Instruction:
         of = node.output_type()
-        stream = _seeded(context, inputs[1])
+        stream = seeded(context, inputs[1])
         return shaped(context, inputs[0], lambda count: distribution(context, stream, of, count), of)
 
 
@@ -270,7 +270,7 @@ def uniform_integers(context: Context, node: Node, inputs: list[Value]) -> Instr
 
 @converter("StatelessRandomUniformInt")
 def uniform_integers_of_seed(context: Context, node: Node, inputs: list[Value]) -> Instruction:
-    return shaped_integers_between(context, node, inputs[0], _seeded(context, inputs[1]), inputs[2:])
+    return shaped_integers_between(context, node, inputs[0], seeded(context, inputs[1]), inputs[2:])
 
 
 def shaped_integers_between(
@@ -292,7 +292,7 @@ def full_integers(context: Context, node: Node, inputs: list[Value]) -> Instruct
 
 @converter("StatelessRandomUniformFullInt")
 def full_integers_of_seed(context: Context, node: Node, inputs: list[Value]) -> Instruction:
-    return shaped_full_integers(context, node, inputs[0], _seeded(context, inputs[1]))
+    return shaped_full_integers(context, node, inputs[0], seeded(context, inputs[1]))
 
 
 def shaped_full_integers(context: Context, node: Node, sizes: Value, stream: Stream) -> Instruction:

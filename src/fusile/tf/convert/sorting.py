@@ -68,22 +68,21 @@ def _less(of: ElementType, direction: str) -> Computation:
 @converter("LowerBound")
 def lower_bound(context: Context, node: Node, inputs: list[Value]) -> Instruction:
     """For each value the first place in its sorted row where it could stand."""
-    return _bound(context, node, inputs, "LT")
+    return bound(context.builder, *(v.instruction for v in inputs), node.output_type(), "LT")
 
 
 @converter("UpperBound")
 def upper_bound(context: Context, node: Node, inputs: list[Value]) -> Instruction:
-    return _bound(context, node, inputs, "LE")
+    return bound(context.builder, *(v.instruction for v in inputs), node.output_type(), "LE")
 
 
-def _bound(context: Context, node: Node, inputs: list[Value], direction: str) -> Instruction:
-    rows, values = inputs
-    b, (batch, length), count = context.builder, rows.sizes, values.sizes[1]
-    of = node.output_type()
+def bound(b: Builder, rows: Instruction, values: Instruction, of: ElementType, direction: str) -> Instruction:
+    """For values [batch, n] how many elements of their sorted rows [batch, length] compare so with them."""
+    (batch, length), count = rows.array_shape.sizes, values.array_shape.sizes[1]
     if length <= SEARCHED_AT_ONCE:
         sizes = (batch, count, length)
-        row = b.broadcast(rows.instruction, sizes, (0, 2))
-        before = b.compare(row, b.broadcast(values.instruction, sizes, (0, 1)), direction)
+        row = b.broadcast(rows, sizes, (0, 2))
+        before = b.compare(row, b.broadcast(values, sizes, (0, 1)), direction)
         return b.reduce_with("add", b.convert(before, of), (2,))
     # By halves: `found` elements are known to be before the value.
     found = b.full(0, Shape(S32, (batch, count)))
@@ -91,7 +90,7 @@ def _bound(context: Context, node: Node, inputs: list[Value], direction: str) ->
         tried = b.add(found, b.like(1 << bit, found))
         inside = b.compare(tried, b.like(length, tried), "LE")
         place = b.subtract(b.minimum(tried, b.like(length, tried)), b.like(1, tried))
-        before = b.compare(take_along(b, rows.instruction, place, 1), values.instruction, direction)
+        before = b.compare(take_along(b, rows, place, 1), values, direction)
         found = b.select(b.and_(inside, before), tried, found)
     return b.convert(found, of)
 
