@@ -15,6 +15,7 @@ import warnings
 from collections import OrderedDict
 from pathlib import Path
 
+from fusile.base.digest import digest_of
 from fusile.base.errors import LoadError
 from fusile.base.settings import Settings
 from fusile.base.version import VERSION
@@ -56,19 +57,18 @@ class ProgramCache:
         stable: frozenset[int] = frozenset(),
     ) -> str:
         """Names everything a program depends on: the module with its constants' bytes, the target and the options."""
-        digest = hashlib.blake2b(digest_size=24)
-        digest.update(
-            f"{VERSION}|{_build()}|{target}|{target_key}|{settings.numerics}|{settings.disabled_passes}|{frozen}\n".encode()
+        options = (
+            f"{VERSION}|{_build()}|{target}|{target_key}|{settings.numerics}|{settings.disabled_passes}|{frozen}\n"
         )
-        digest.update(print_module(module, elide=0).encode())
+        parts: list[bytes | memoryview] = [options.encode(), print_module(module, elide=0).encode()]
         for computation in module.computations():
             for i in computation.post_order():
                 if isinstance(i.op, Constant):
                     array = i.op.literal.array
-                    digest.update(f"{array.dtype.str}{array.shape}".encode())
-                    digest.update(array.reshape(-1).view("u1").data if array.size else b"")
-        digest.update(repr((sorted(module.aliases.items()), sorted(stable))).encode())
-        return digest.hexdigest()
+                    parts.append(f"{array.dtype.str}{array.shape}".encode())
+                    parts.append(array.reshape(-1).view("u1").data if array.size else b"")
+        parts.append(repr((sorted(module.aliases.items()), sorted(stable))).encode())
+        return digest_of(parts)[:24].hex()
 
     def load(self, key: str, settings: Settings) -> Program | None:
         """The program under this key, or None."""

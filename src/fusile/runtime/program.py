@@ -1,13 +1,12 @@
 """A compiled program as data: all that is needed to run it, to bytes and back.
 
-Layout: magic, version, length of the JSON index, SHA-256 of everything after it, the index, then blobs at multiples
+Layout: magic, version, length of the JSON index, digest of everything after it, the index, then blobs at multiples
 of 64 bytes. No pickle: reading a file runs nothing. A truncated, changed or foreign file raises LoadError.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 import struct
 from collections.abc import Iterable
@@ -16,13 +15,14 @@ from typing import Any
 
 import numpy as np
 
+from fusile.base.digest import digest
 from fusile.base.element_type import element_type
 from fusile.base.errors import LoadError
 from fusile.base.version import VERSION
 
 _MAGIC = b"FUSILE\r\n"
 _HEADER = struct.Struct("<8sIQ32s")
-_FORMAT = 2
+_FORMAT = 3
 
 
 @dataclass(frozen=True)
@@ -135,18 +135,18 @@ class Program:
         for blob in blobs:
             parts += [blob, bytes(_padding(len(blob)))]
         body = b"".join(parts)
-        return _HEADER.pack(_MAGIC, _FORMAT, len(head), hashlib.sha256(body).digest()) + body
+        return _HEADER.pack(_MAGIC, _FORMAT, len(head), digest(body)) + body
 
     @staticmethod
     def from_bytes(data: bytes) -> Program:
         """The program in these bytes. Raises LoadError when they are not one, whole and of this version."""
         if len(data) < _HEADER.size:
             raise LoadError("the file is too short to be a compiled program")
-        magic, version, length, digest = _HEADER.unpack_from(data)
+        magic, version, length, expected = _HEADER.unpack_from(data)
         if magic != _MAGIC or version != _FORMAT:
             raise LoadError("the file is no compiled program of this format")
         view = memoryview(data)
-        if hashlib.sha256(view[_HEADER.size :]).digest() != digest:
+        if digest(view[_HEADER.size :]) != expected:
             raise LoadError("the compiled program is damaged: its checksum does not fit")
         try:
             index = json.loads(bytes(view[_HEADER.size : _HEADER.size + length]))
