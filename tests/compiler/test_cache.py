@@ -110,3 +110,69 @@ def test_every_flipped_byte_of_a_program_is_noticed(settings, tmp_path) -> None:
     for length in (0, 7, 51, 52, 100, len(data) - 1):
         with pytest.raises(fusile.LoadError):
             Program.from_bytes(data[:length])
+
+
+def test_what_has_to_be_seen_is_compiled_anew(settings, tmp_path) -> None:
+    fusile.compile(programs.softmax(3, 4), settings=settings)
+    assert fusile.compile(programs.softmax(3, 4), settings=replace(settings, dump=str(tmp_path / "d"))).compile_times
+    assert list((tmp_path / "d").rglob("*.hlo"))
+    assert fusile.compile(programs.softmax(3, 4), settings=replace(settings, verify=True)).compile_times
+
+
+def test_a_damaged_file_that_cannot_be_deleted(settings, monkeypatch) -> None:
+    fusile.compile(programs.softmax(3, 4), settings=settings)
+    (path,) = files(settings)
+    path.write_bytes(b"nothing")
+    program_cache.clear_memory()
+
+    def refused(self: Path, missing_ok: bool = False) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "unlink", refused)
+    with pytest.warns(RuntimeWarning, match="damaged"):
+        assert fusile.compile(programs.softmax(3, 4), settings=settings)(X).shape == (3, 4)
+
+
+@pytest.mark.parametrize("place", ["a file", "a file/below"])
+def test_a_directory_that_cannot_be_made(settings, tmp_path, monkeypatch, place) -> None:
+    monkeypatch.setattr(program_cache, "_warned", False)
+    (tmp_path / "a file").write_text("")
+    with pytest.warns(RuntimeWarning, match="can't be kept"):
+        fusile.compile(programs.softmax(3, 4), settings=replace(settings, cache_directory=tmp_path / place))
+
+
+def test_an_interrupted_write_leaves_nothing(settings, monkeypatch) -> None:
+    def interrupted(old: str, new: Path) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            fusile.compile(programs.softmax(3, 4), settings=settings)
+    assert not [p for p in settings.cache_directory.rglob("*") if p.is_file()]
+
+
+def test_unfinished_files_count(settings) -> None:
+    fusile.compile(programs.softmax(3, 4), settings=settings)
+    left = files(settings)[0].parent / ".writing-killed"
+    left.write_bytes(bytes(1000))
+    os.utime(left, (0, 0))
+    fusile.compile(
+        programs.softmax(3, 5),
+        settings=replace(settings, cache_bytes=sum(p.stat().st_size for p in files(settings)) * 3),
+    )
+    assert left.exists()
+    fusile.compile(programs.softmax(3, 6), settings=replace(settings, cache_bytes=10))
+    assert not left.exists()
+
+
+def test_memory_is_bounded_by_bytes(settings, monkeypatch) -> None:
+    monkeypatch.setattr("fusile.compiler.cache.LARGEST_BYTES_IN_MEMORY", 1)
+    fusile.compile(programs.softmax(3, 4), settings=settings)
+    assert not program_cache._memory
+
+
+def test_what_was_compiled_is_logged_when_asked(settings, capsys) -> None:
+    for said in ("passes", "from the cache"):
+        fusile.compile(programs.softmax(3, 4), settings=replace(settings, log=True))
+        assert said in capsys.readouterr().err

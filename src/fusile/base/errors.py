@@ -34,6 +34,14 @@ class ArgumentError(FusileError, TypeError):
     """Arguments of a call that do not fit the compiled program's parameters."""
 
 
+class SettingsError(FusileError, ValueError):
+    """An option or an environment variable with a value that it can't have."""
+
+
+class OutOfMemoryError(FusileError, MemoryError):
+    """Arrays for which there is no memory."""
+
+
 class UnsupportedOpError(FusileError, NotImplementedError):
     """An op that can't be compiled yet; says which, where, and what to do."""
 

@@ -6,8 +6,10 @@ damaged file is deleted and the program compiled again; a full or unwritable dis
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
+import itertools
 import os
 import tempfile
 import threading
@@ -25,7 +27,9 @@ from fusile.hlo.text import print_module
 from fusile.runtime.program import Program
 
 LARGEST_IN_MEMORY = 64
-_SUFFIX = ".fusile"
+LARGEST_BYTES_IN_MEMORY = 1 << 30
+"""How many programs are kept in memory, and of how many bytes: weights are part of a program."""
+_SUFFIX, _WRITING = ".fusile", ".writing-"
 
 
 @functools.cache
@@ -72,7 +76,8 @@ class ProgramCache:
 
     def load(self, key: str, settings: Settings) -> Program | None:
         """The program under this key, or None."""
-        if not settings.cache:
+        if not settings.cache or settings.dump or settings.verify:
+            # Passes have to run for something to be dumped or verified.
             return None
         with self._lock:
             found = self._memory.get(key)
@@ -90,7 +95,8 @@ class ProgramCache:
             warnings.warn(
                 f"a cached program was damaged and is compiled again ({error.message})", RuntimeWarning, stacklevel=2
             )
-            path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
             return None
         self._touch(path)
         self._remember(key, program)
@@ -122,8 +128,9 @@ class ProgramCache:
         with self._lock:
             self._memory[key] = program
             self._memory.move_to_end(key)
-            while len(self._memory) > LARGEST_IN_MEMORY:
-                self._memory.popitem(last=False)
+            total = sum(p.kept_bytes for p in self._memory.values())
+            while len(self._memory) > LARGEST_IN_MEMORY or total > LARGEST_BYTES_IN_MEMORY:
+                total -= self._memory.popitem(last=False)[1].kept_bytes
 
     @staticmethod
     def _path(key: str, settings: Settings) -> Path:
@@ -131,27 +138,26 @@ class ProgramCache:
 
     @staticmethod
     def _touch(path: Path) -> None:
-        try:
+        with contextlib.suppress(OSError):
             os.utime(path)
-        except OSError:
-            return
 
     @staticmethod
     def _write(path: Path, data: bytes) -> None:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=".writing-")
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=_WRITING)
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(data)
             os.replace(name, path)
-        except OSError:
+        except BaseException:
             Path(name).unlink(missing_ok=True)
             raise
 
     @staticmethod
     def _shrink(settings: Settings) -> None:
-        """Deletes the files used longest ago until the rest fits."""
+        """Deletes the files used longest ago until the rest fits, those that a process did not finish among them."""
         files = []
-        for path in settings.cache_directory.glob(f"*/*{_SUFFIX}"):
+        found = (settings.cache_directory.glob(f"*/{pattern}") for pattern in (f"*{_SUFFIX}", f"{_WRITING}*"))
+        for path in itertools.chain(*found):
             try:
                 status = path.stat()
             except OSError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -70,10 +71,20 @@ def compile(
     seldom = frozenset(stable) - set(module.aliases.values())
     key = program_cache.key(module, target, find_target(target).key, settings, frozen, seldom)
     program = program_cache.load(key, settings)
+    cached = program is not None
     if program is None:
         program = build(module.clone(), find_target(target), settings, frozen, times, seldom)
         program_cache.store(key, program, settings)
+    if settings.log:
+        log(program, times, cached)
     return Executable(program, settings.threads, times)
+
+
+def log(program: Program, times: dict[str, float], cached: bool) -> None:
+    """Says on standard error what was compiled."""
+    took = ", ".join(f"{stage} {seconds:.3f} s" for stage, seconds in times.items())
+    how = "from the cache" if cached else took
+    print(f"fusile: {program.name} for {program.target}: {len(program.kernels)} kernels, {how}", file=sys.stderr)
 
 
 def donating(module: Module, donate: Sequence[int]) -> Module:

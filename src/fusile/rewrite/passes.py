@@ -120,7 +120,7 @@ def dump(module: Module, stage: str, directory: Path) -> Path:
     """Writes the module's text to `directory/<module>/NNN-<stage>.hlo`, NNN one more than the last there."""
     folder = directory / re.sub(r"[^\w.\-]", "_", module.name)
     folder.mkdir(parents=True, exist_ok=True)
-    taken = [int(p.name[:3]) for p in folder.glob("[0-9][0-9][0-9]-*.hlo")]
+    taken = [int(number) for p in folder.glob("*.hlo") if (number := p.name.partition("-")[0]).isdecimal()]
     path = folder / f"{max(taken, default=-1) + 1:03d}-{stage}.hlo"
     path.write_text(print_module(module, elide=DUMPED_ELEMENTS))
     return path

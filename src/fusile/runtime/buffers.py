@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from fusile.base.errors import OutOfMemoryError
+
 ALIGNMENT = 64
 SMALL = 1 << 12
 """Below this many bytes NumPy's own allocator serves."""
@@ -46,7 +48,7 @@ class Buffers:
             if memory is not None:
                 self._kept -= rounded
         if memory is None:
-            memory = (ctypes.c_char * (rounded + ALIGNMENT))()
+            memory = _memory(rounded + ALIGNMENT)
         block = _block_type(len(memory)).from_buffer(memory)
         block.start = -ctypes.addressof(memory) % ALIGNMENT
         block.returns = self._give_back, memory, rounded
@@ -57,6 +59,16 @@ class Buffers:
             if self._kept + size <= LARGEST_KEPT:
                 self._kept += size
                 self._free.setdefault(size, []).append(memory)
+
+
+def _memory(size: int) -> Any:
+    try:
+        return (ctypes.c_char * size)()
+    except (MemoryError, OverflowError) as error:
+        raise OutOfMemoryError(
+            f"there are no {size / 2**30:,.1f} GiB of memory for a result or for temporaries",
+            hint="`executable.memory` says what a program needs; compute on smaller parts",
+        ) from error
 
 
 class _Returning:

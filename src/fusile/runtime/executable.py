@@ -19,6 +19,7 @@ from fusile.runtime.buffers import ALIGNMENT, RESULTS
 from fusile.runtime.elf import Image, standard_externals
 from fusile.runtime.host_calls import HostCalls
 from fusile.runtime.pool import pool
+from fusile.runtime.processor import require
 from fusile.runtime.profile import MOST_EVENTS, Profile
 from fusile.runtime.program import ArraySpec, Kernel, Memory, Program
 
@@ -49,6 +50,7 @@ class Executable:
     """
 
     def __init__(self, program: Program, threads: int, compile_times: dict[str, float] | None = None) -> None:
+        require(program.target)
         self.program = program
         self.compile_times: dict[str, float] = compile_times or {}
         """Seconds of each stage of compilation; empty when the program came from a file."""
@@ -220,9 +222,12 @@ def load(path: str | os.PathLike[str], threads: int | None = None) -> Executable
 def _as_array(value: Any) -> np.ndarray[Any, Any]:
     if isinstance(value, np.ndarray):
         return value
-    if hasattr(value, "__dlpack__") and not hasattr(value, "__array__"):
-        return np.from_dlpack(value)
-    return np.asarray(value)
+    try:
+        if hasattr(value, "__dlpack__") and not hasattr(value, "__array__"):
+            return np.from_dlpack(value)
+        return np.asarray(value)
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+        raise ArgumentError(f"an argument of type {type(value).__name__} is no array: {error}") from error
 
 
 class _Frame:

@@ -12,6 +12,7 @@ import os
 import platform
 import struct
 import threading
+import warnings
 import weakref
 
 from fusile.runtime.elf import Image, standard_externals
@@ -51,9 +52,16 @@ class Pool:
 
     def _start(self) -> None:
         worker = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(self.image.symbols["fusile_worker"])
+        started = 0
         for number in range(self.threads - 1):
-            threading.Thread(target=worker, args=(self.address,), name=f"fusile-{number}", daemon=True).start()
-        ctypes.memmove(self.address + WORKERS, struct.pack("<Q", self.threads - 1), 8)
+            try:
+                threading.Thread(target=worker, args=(self.address,), name=f"fusile-{number}", daemon=True).start()
+            except RuntimeError as error:
+                # Fewer threads give the same results, later.
+                warnings.warn(f"{started + 1} of {self.threads} threads run: {error}", RuntimeWarning, stacklevel=3)
+                break
+            started += 1
+        ctypes.memmove(self.address + WORKERS, struct.pack("<Q", started), 8)
 
 
 def pool(code: bytes, threads: int) -> Pool:

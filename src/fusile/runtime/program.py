@@ -105,6 +105,13 @@ class Program:
     """What makes the last parameters from others that seldom change, those numbered `prepared_from`."""
     prepared_from: tuple[int, ...] = ()
 
+    @property
+    def kept_bytes(self) -> int:
+        """How much memory its code, constants and texts take, about."""
+        own = sum(len(o) for o in self.objects) + sum(c.nbytes for c in self.constants)
+        own += sum(len(t) for t in self.texts.values())
+        return own + (0 if self.preparation is None else self.preparation.kept_bytes)
+
     def to_bytes(self) -> bytes:
         """The program as one block of bytes."""
         blobs: list[bytes | memoryview] = [*self.objects, self.pool_object]

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
-from tensorflow.python.eager import record, tape
+from tensorflow.python.eager import forwardprop_util, record, tape
 
+from fusile.base.errors import UnsupportedOpError
 from fusile.tf.trace import Trace
 
 if TYPE_CHECKING:
@@ -36,6 +37,11 @@ def record_gradient(forward: Specialization, arrays: Sequence[Any], values: Sequ
     """Runs `forward` on the call's arrays and records it on the tapes that watch its inputs. With `values`, these stand
     in for its variables."""
     inputs = [tf.convert_to_tensor(a) for a in arrays]
+    if forwardprop_util.pack_tangents(inputs).tangents:
+        raise UnsupportedOpError(
+            "compiled functions have no forward-mode derivatives",
+            hint="call the function itself under tf.autodiff.ForwardAccumulator, or use tf.GradientTape",
+        )
     for variable in forward.trace.graph.variables:
         if variable.trainable:
             tape.variable_accessed(variable)

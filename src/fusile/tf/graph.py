@@ -72,10 +72,12 @@ def check_supported(graph: Any) -> None:
         if operation.type not in CONVERTERS and operation.type != "Placeholder"
     ]
     if missing:
-        lines = "\n".join(f"  {source}" for source in missing)
         kinds = ", ".join(sorted({s.op_type for s in missing}))
+        rest = "".join(f"\n     {source}" for source in missing[1:])
         hint = "keep these ops outside the compiled function, or add a converter (CONTRIBUTING.md)"
-        raise UnsupportedOpError(f"ops that can't be compiled yet: {kinds}\n{lines}", source=missing[0], hint=hint)
+        error = UnsupportedOpError(f"ops that can't be compiled yet: {kinds}\n  at {missing[0]}{rest}", hint=hint)
+        error.source = missing[0]
+        raise error
 
 
 def all_operations(graph: Any) -> Iterator[Any]:

@@ -18,10 +18,11 @@ from fusile.base.settings import Settings
 from fusile.compiler.pipeline import compile as compile_for_target
 from fusile.hlo.ir import Module
 from fusile.runtime.executable import Prepared
+from fusile.targets.target import target as find_target
 from fusile.tf.gradient import Backward, record_gradient
 from fusile.tf.lower import Lowering, lower
 from fusile.tf.results import tensor
-from fusile.tf.signature import as_numpy, describe
+from fusile.tf.signature import as_numpy, check_arguments, describe
 from fusile.tf.trace import Trace, trace
 from fusile.tf.variables import ASSIGNING, EXCHANGING, VariableReader, VariableWriter
 
@@ -38,6 +39,8 @@ class Options:
         settings = replace(Settings(), numerics=numerics)
         self.freeze, self.target = freeze, target
         self.settings = settings if threads is None else replace(settings, threads=threads)
+        if target != "interpreter":
+            find_target(target)
 
 
 def compile_module(module: Module, options: Options, stable: Sequence[int] = ()) -> Any:
@@ -135,6 +138,7 @@ class CompiledFunction:
         self._specializations: OrderedDict[Hashable, Specialization] = OrderedDict()
         self._lock = threading.RLock()
         self._attribute = ""
+        self._bound_to: Any = None
         functools.update_wrapper(self, function, updated=())
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -161,6 +165,7 @@ class CompiledFunction:
         with self._lock:
             if key in self._specializations:
                 return self._specializations[key]
+            check_arguments(self._function, args, kwargs)
             made = Specialization(trace(self._function, args, kwargs, arrays), self._options)
             self._specializations[key] = made
             while len(self._specializations) > MOST_SIGNATURES:
@@ -177,6 +182,7 @@ class CompiledFunction:
         args, kwargs = _examples((args, kwargs))
         arrays: list[Any] = []
         describe((args, kwargs), arrays)
+        check_arguments(self._function, args, kwargs)
         return Lowered(lower(trace(self._function, args, kwargs, arrays), self._options.freeze), self._options)
 
     def executable(self, *args: Any, **kwargs: Any) -> Any:
@@ -194,10 +200,25 @@ class CompiledFunction:
     def __get__(self, instance: Any, owner: type | None = None) -> CompiledFunction:
         if instance is None:
             return self
-        bound = CompiledFunction(self._function.__get__(instance, owner), self._options)
-        if self._attribute and hasattr(instance, "__dict__"):
-            instance.__dict__[self._attribute] = bound
+        kept = getattr(instance, "__dict__", {})
+        key = f"_fusile_{self._attribute}"
+        bound = kept.get(key)
+        # A copy of an instance has the attributes of the first.
+        if bound is None or bound._bound_to is not instance:
+            bound = CompiledFunction(self._function.__get__(instance, owner), self._options)
+            bound._bound_to = instance
+            if self._attribute:
+                kept[key] = bound
         return bound
+
+    def __reduce__(self) -> Any:
+        """What an instance keeps of its compiled methods is made anew when it is copied or read back; else the function
+        is pickled by its name, as functions are."""
+        return (_nothing, ()) if self._bound_to is not None else self.__qualname__
+
+
+def _nothing() -> None:
+    """In place of a bound method's compiled function in a pickle."""
 
 
 def _examples(arguments: Any) -> Any:
@@ -224,7 +245,12 @@ def jit(function: Callable[..., Any] | None = None, *, freeze: bool = False, num
     - `numerics`: "exact" keeps IEEE semantics; "fast" allows reassociation and approximations.
     - `threads`: most threads of a call; all of the process's CPUs by default.
     - `target`: "cpu", or "interpreter", which is slow and needs no code generator.
+
+    Raises SettingsError for other numerics and numbers of threads, ArgumentError for other targets.
     """
+    options = Options(freeze, numerics, threads, target)
     if function is None:
         return functools.partial(jit, freeze=freeze, numerics=numerics, threads=threads, target=target)
-    return CompiledFunction(function, Options(freeze, numerics, threads, target))
+    if not callable(function):
+        raise ArgumentError(f"jit takes a function, not a {type(function).__name__}")
+    return CompiledFunction(function, options)

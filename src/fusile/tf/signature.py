@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
+import itertools
+import re
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import Any
 
@@ -16,7 +19,8 @@ def describe(value: Any, arrays: list[Any]) -> Hashable:
     """A key for `value`, equal for calls that one executable serves. Appends its tensors and NumPy arrays to `arrays`.
 
     Structures are dicts, lists, tuples and named tuples. A variable counts by identity; a Python value by type and
-    value when it is hashable, by identity otherwise.
+    value when it is hashable, by identity otherwise (a ragged tensor, whose rows' lengths shape the program, too).
+    Floats count by their text: -0.0 isn't 0.0, and NaN is NaN.
     """
     kind = type(value)
     if kind is EagerTensor:
@@ -29,8 +33,10 @@ def describe(value: Any, arrays: list[Any]) -> Hashable:
         return kind, tuple([describe(v, arrays) for v in value])
     if isinstance(value, Mapping):
         return kind, tuple(value), tuple([describe(v, arrays) for v in value.values()])
-    if isinstance(value, (bool, int, float, str, bytes, complex)) and value != value:
-        return kind, "nan"
+    if isinstance(value, (float, complex)):
+        return kind, repr(value)
+    if isinstance(value, (set, bytearray)):
+        return kind, frozenset(value) if kind is set else bytes(value)
     try:
         hash(value)
     except TypeError:
@@ -79,6 +85,64 @@ def _same_mapping(value: Mapping[Any, Any], replaced: dict[Any, Any]) -> Any:
         return type(value)(replaced)  # type: ignore[call-arg]
     except TypeError:
         return replaced
+
+
+def array_names(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
+    """A name for each array of a call, from the parameters' names and the places in structures: `x`, `batch_0_image`.
+    Different ones, in the order of `describe`."""
+    names: dict[str, None] = {}
+
+    def visit(value: Any, path: str) -> None:
+        if is_array(value):
+            plain = base = re.sub(r"\W", "_", path).strip("_") or "argument"
+            for number in itertools.count(1):
+                if plain not in names:
+                    break
+                plain = f"{base}_{number}"
+            names[plain] = None
+        elif isinstance(value, (list, tuple)):
+            fields = getattr(value, "_fields", range(len(value)))
+            for field, part in zip(fields, value, strict=True):
+                visit(part, f"{path}_{field}")
+        elif isinstance(value, Mapping):
+            for key, part in value.items():
+                visit(part, f"{path}_{key}")
+
+    for value, name in zip(args, _positional(function, len(args)), strict=True):
+        visit(value, name)
+    for name, value in kwargs.items():
+        visit(value, name)
+    return list(names)
+
+
+def _positional(function: Callable[..., Any], count: int) -> list[str]:
+    """Names of this many positional arguments."""
+    parameters = _parameters(function)
+    if parameters is None:
+        return [f"argument_{n}" for n in range(count)]
+    names = [n for n, p in parameters.items() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)][:count]
+    rest = next((n for n, p in parameters.items() if p.kind is p.VAR_POSITIONAL), "argument")
+    return names + [f"{rest}_{n}" for n in range(count - len(names))]
+
+
+def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter] | None:
+    try:
+        return inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return None
+
+
+def check_arguments(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Raises ArgumentError when the function does not take these arguments, before anything is traced."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        name = getattr(function, "__name__", type(function).__name__)
+        raise ArgumentError(f"{name}{signature}: {error}") from error
 
 
 def take(arrays: Iterator[Any]) -> Callable[[Any], Any]:

@@ -11,8 +11,9 @@ import tensorflow as tf
 from tensorflow.python.autograph.core import ag_ctx
 from tensorflow.python.eager.polymorphic_function import autograph_util
 
+from fusile.base.errors import UnsupportedOpError
 from fusile.tf.generators import Generators
-from fusile.tf.signature import Hole, replace_arrays, take
+from fusile.tf.signature import Hole, array_names, replace_arrays, take
 
 
 @dataclass
@@ -58,11 +59,25 @@ def trace(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
         restore[:] = [rebuild]
         return outputs
 
-    specs = [tf.TensorSpec(a.shape, a.dtype) for a in arrays]
+    names = array_names(function, args, kwargs)
+    specs = [tf.TensorSpec(a.shape, a.dtype, name) for a, name in zip(arrays, names, strict=True)]
     traced = tf.function(flat, autograph=False)
     concrete = traced.get_concrete_function(*specs)
     name = getattr(function, "__name__", type(function).__name__)
     return Trace(name, concrete, restore[0], (function, traced, arguments))
+
+
+def _result(leaf: Any, index: int) -> Any:
+    """A tensor of a result. Raises UnsupportedOpError for what is none."""
+    hint = "return numeric tensors, None and structures of them (a TensorArray's stack(), a variable's value)"
+    try:
+        tensor = tf.convert_to_tensor(leaf)
+    except (TypeError, ValueError) as error:
+        message = f"result {index} of the function is a {type(leaf).__name__}, not a tensor"
+        raise UnsupportedOpError(message, hint=hint) from error
+    if tensor.dtype in (tf.string, tf.variant, tf.resource):
+        raise UnsupportedOpError(f"result {index} of the function is of {tensor.dtype.name} elements", hint=hint)
+    return tensor
 
 
 def flatten_result(result: Any) -> tuple[list[Any], Callable[[Sequence[Any]], Any]]:
@@ -70,7 +85,7 @@ def flatten_result(result: Any) -> tuple[list[Any], Callable[[Sequence[Any]], An
     result = tf.nest.map_structure(lambda x: tf.convert_to_tensor(x) if isinstance(x, tf.Variable) else x, result)
     leaves = tf.nest.flatten(result, expand_composites=True)
     places = [i for i, leaf in enumerate(leaves) if leaf is not None]
-    tensors = [tf.convert_to_tensor(leaves[i]) for i in places]
+    tensors = [_result(leaves[i], i) for i in places]
     if len(leaves) == 1 and leaves[0] is result and places:
         return tensors, lambda new: new[0]
     if type(result) in (list, tuple) and len(result) == len(places) and all(map(operator.is_, result, leaves)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -43,9 +44,16 @@ def identity_all(context: Context, node: Node, inputs: list[AnyValue]) -> list[A
     return inputs
 
 
-@converter("NoOp", "Assert", "PrintV2", "Print", "ControlTrigger", effect=True)
+@converter("NoOp", "Assert", "ControlTrigger", effect=True)
 def nothing(context: Context, node: Node, inputs: list[AnyValue]) -> list[AnyValue]:
-    """Assertions and prints are dropped, as in other compiled code."""
+    """Assertions are dropped, as in other compiled code."""
+    return []
+
+
+@converter("PrintV2", "Print", effect=True)
+def print_nothing(context: Context, node: Node, inputs: list[AnyValue]) -> list[AnyValue]:
+    """Compiled code prints nothing, and says so when it is compiled."""
+    warnings.warn(f"tf.print does nothing in a compiled function: {node.source}", RuntimeWarning, stacklevel=2)
     return inputs[:1] if node.type == "Print" else []
 
 
