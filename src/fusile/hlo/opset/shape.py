@@ -315,7 +315,10 @@ class Gather(Op):
             0 <= s <= d for s, d in zip(self.slice_sizes, x.sizes, strict=True)
         )
         require(fits, f"gather of slices {list(self.slice_sizes)} from {x}")
-        dropped = {*self.collapsed_slice_dims, *self.operand_batching_dims}
+        dropped = _batched_and_dropped(
+            "gather", x, indices, self.collapsed_slice_dims, self.operand_batching_dims,
+            self.start_indices_batching_dims, self.start_index_map, self.index_vector_dim,
+        )  # fmt: skip
         require(
             all(self.slice_sizes[d] <= 1 for d in dropped),
             f"collapsed and batching slice sizes {self.slice_sizes} must be at most 1",
@@ -327,7 +330,8 @@ class Gather(Op):
         batch = [s for d, s in enumerate(indices.sizes) if d != self.index_vector_dim]
         rank = len(batch) + len(offsets)
         require(
-            all(0 <= d < rank for d in self.offset_dims), f"offset_dims {self.offset_dims} of a result of rank {rank}"
+            list(self.offset_dims) == sorted({d for d in self.offset_dims if 0 <= d < rank}),
+            f"offset_dims {self.offset_dims} of a result of rank {rank}",
         )
         take_offset, take_batch = iter(offsets), iter(batch)
         return x.with_dimensions(next(take_offset) if d in self.offset_dims else next(take_batch) for d in range(rank))
@@ -374,6 +378,31 @@ class Gather(Op):
         return np.transpose(gathered, order)
 
 
+def _batched_and_dropped(
+    opcode: str,
+    x: Shape,
+    indices: Shape,
+    dropped: Sequence[int],
+    batching: Sequence[int],
+    indices_batching: Sequence[int],
+    index_map: Sequence[int],
+    index_vector_dim: int,
+) -> set[int]:
+    """The dimensions of `x` that a gather's or scatter's windows lack. Raises ShapeError when a list of dimensions
+    names one that is not there, one twice, or batching dimensions of different sizes: their places are not checked
+    when the program runs."""
+    for dimensions, of in ((dropped, x), (batching, x), (index_map, x), (indices_batching, indices)):
+        inside = len(set(dimensions)) == len(dimensions) and all(0 <= d < of.rank for d in dimensions)
+        require(inside, f"{opcode}: {list(dimensions)} are no dimensions of {of}")
+    require(
+        not set(batching) & {*dropped, *index_map}, f"{opcode}: batching dimensions {list(batching)} are used otherwise"
+    )
+    require(index_vector_dim not in indices_batching, f"{opcode}: index vectors are no batching dimension")
+    sizes, places = [x.sizes[d] for d in batching], [indices.sizes[d] for d in indices_batching]
+    require(sizes == places, f"{opcode}: batching dimensions of sizes {sizes} and {places}")
+    return {*dropped, *batching}
+
+
 def index_vectors(indices: Any, index_vector_dim: int) -> tuple[Any, tuple[int, ...]]:
     """Index vectors moved to the last dimension, and the shape of the rest."""
     starts = (
@@ -417,10 +446,19 @@ class Scatter(Op):
         return inputs[0] if count == 1 else TupleShape(tuple(inputs))
 
     def _check_updates(self, x: Shape, indices: Shape, update: Shape) -> None:
+        require(0 <= self.index_vector_dim <= indices.rank, f"index_vector_dim {self.index_vector_dim} of {indices}")
         width = indices.sizes[self.index_vector_dim] if self.index_vector_dim < indices.rank else 1
         require(
             width == len(self.scatter_dims_to_operand_dims),
             f"scatter_dims_to_operand_dims for index vectors of {width} in {indices}",
+        )
+        dropped = _batched_and_dropped(
+            "scatter", x, indices, self.inserted_window_dims, self.input_batching_dims,
+            self.scatter_indices_batching_dims, self.scatter_dims_to_operand_dims, self.index_vector_dim,
+        )  # fmt: skip
+        require(
+            list(self.update_window_dims) == sorted({d for d in self.update_window_dims if 0 <= d < update.rank}),
+            f"update_window_dims {self.update_window_dims} of {update}",
         )
         batch = [s for d, s in enumerate(indices.sizes) if d != self.index_vector_dim]
         found = [s for d, s in enumerate(update.sizes) if d not in self.update_window_dims]
@@ -428,7 +466,7 @@ class Scatter(Op):
             batch == found,
             f"scatter's updates {update} do not have the batch dimensions {batch} of the indices {indices}",
         )
-        kept = [d for d in range(x.rank) if d not in self.inserted_window_dims and d not in self.input_batching_dims]
+        kept = [d for d in range(x.rank) if d not in dropped]
         require(
             len(kept) == len(self.update_window_dims),
             f"update_window_dims {self.update_window_dims} for {len(kept)} window dimensions of {x}",
