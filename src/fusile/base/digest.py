@@ -25,7 +25,7 @@ def digest_of(parts: Iterable[bytes | memoryview]) -> bytes:
         lengths.append(len(view))
         pieces += [view[at : at + PIECE] for at in range(0, len(view), PIECE)]
     whole = hashlib.sha256(repr(lengths).encode())
-    if len(pieces) < 2:
+    if sum(lengths) <= PIECE:
         found = map(_of_piece, pieces)
         return _joined(whole, found)
     with ThreadPoolExecutor(THREADS) as pool:

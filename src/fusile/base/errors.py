@@ -26,8 +26,12 @@ class ParseError(FusileError, ValueError):
     """Text that is not a program. `line` and `column` count from 1."""
 
     def __init__(self, message: str, *, line: int = 0, column: int = 0, file: str = "", hint: str = "") -> None:
-        self.line, self.column = line, column
+        self.line, self.column, self._plain = line, column, message
         super().__init__(f"{file or '<text>'}:{line}:{column}: {message}" if line else message, hint=hint)
+
+    def in_file(self, file: str) -> ParseError:
+        """The error as one of a file's text."""
+        return ParseError(self._plain, line=self.line, column=self.column, file=file, hint=self.hint)
 
 
 class ArgumentError(FusileError, TypeError):

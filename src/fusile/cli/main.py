@@ -4,6 +4,7 @@ dispatches."""
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -303,7 +304,11 @@ def list_ops(options: argparse.Namespace) -> int:
     for opcode, cls in sorted(OPS.items()):
         if options.pattern in opcode:
             first = " ".join((cls.__doc__ or "").split("\n\n")[0].split())
-            table.add_row(opcode, ", ".join(getattr(cls, "__dataclass_fields__", {})), first)
+            attributes = [f.name for f in dataclasses.fields(cls)] if dataclasses.is_dataclass(cls) else []
+            table.add_row(opcode, ", ".join(attributes), first)
+    if not table.row_count:
+        print(f"fusile: no op has {options.pattern!r} in its name", file=sys.stderr)
+        return 1
     _console().print(table)
     return 0
 

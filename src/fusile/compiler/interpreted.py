@@ -11,6 +11,7 @@ from fusile.base.shape import TupleShape
 from fusile.hlo.interpreter import interpret
 from fusile.hlo.ir import Module
 from fusile.hlo.text import print_module
+from fusile.runtime.executable import as_array
 from fusile.runtime.program import Memory
 
 
@@ -24,7 +25,7 @@ class Interpreted:
         self.memory = Memory(0, 0, 0, 0, 0)
 
     def __call__(self, *arrays: Any) -> Any:
-        results = self.call_flat([np.asarray(a) for a in arrays])
+        results = self.call_flat([as_array(a) for a in arrays])
         return tuple(results) if isinstance(self.module.entry.root.shape, TupleShape) else results[0]
 
     def call_flat(self, arrays: Sequence[Any]) -> list[Any]:

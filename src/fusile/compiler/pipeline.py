@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fusile.base.errors import ArgumentError, ParseError, UnsupportedOpError
+from fusile.base.errors import ArgumentError, ParseError, SettingsError, UnsupportedOpError
 from fusile.base.settings import Settings
 from fusile.base.shape import TupleShape
 from fusile.compiler.cache import program_cache
@@ -28,6 +28,7 @@ from fusile.passes.fusion import Fuse, fusion_key
 from fusile.passes.packing import PackContractions
 from fusile.passes.pipeline import passes_after_packing, standard_passes
 from fusile.passes.preparation import part_preparation
+from fusile.passes.registry import passes
 from fusile.passes.rematerialize import Rematerialize
 from fusile.rewrite.passes import run_passes
 from fusile.runtime.executable import Executable
@@ -73,18 +74,27 @@ def compile(
     program = program_cache.load(key, settings)
     cached = program is not None
     if program is None:
+        check_pass_names(settings)
         program = build(module.clone(), find_target(target), settings, frozen, times, seldom)
         program_cache.store(key, program, settings)
     if settings.log:
-        log(program, times, cached)
+        log(program, target, times, cached)
     return Executable(program, settings.threads, times)
 
 
-def log(program: Program, times: dict[str, float], cached: bool) -> None:
+def check_pass_names(settings: Settings) -> None:
+    """Raises SettingsError when a pass to be skipped does not exist: it would be thought to be skipped."""
+    known = passes(settings)
+    for name in settings.disabled_passes:
+        if name.partition("#")[0] not in known:
+            raise SettingsError(f"there is no pass {name!r} to disable", hint=f"the passes are: {', '.join(known)}")
+
+
+def log(program: Program, target: str, times: dict[str, float], cached: bool) -> None:
     """Says on standard error what was compiled."""
     took = ", ".join(f"{stage} {seconds:.3f} s" for stage, seconds in times.items())
     how = "from the cache" if cached else took
-    print(f"fusile: {program.name} for {program.target}: {len(program.kernels)} kernels, {how}", file=sys.stderr)
+    print(f"fusile: {program.name} for {target}: {len(program.kernels)} kernels, {how}", file=sys.stderr)
 
 
 def donating(module: Module, donate: Sequence[int]) -> Module:
@@ -92,8 +102,8 @@ def donating(module: Module, donate: Sequence[int]) -> Module:
     the first one of its type that is left. Raises ArgumentError when there is no such parameter."""
     leaves = [leaf for p in module.entry.parameters for leaf in p.shape.leaves()]
     for number in donate:
-        if not 0 <= number < len(leaves):
-            raise ArgumentError(f"argument {number} can't be donated: {module.name} has {len(leaves)}")
+        if not isinstance(number, int) or not 0 <= number < len(leaves):
+            raise ArgumentError(f"argument {number!r} can't be donated: {module.name} has {len(leaves)}")
     found = Module(module.name, module.entry)
     found.result_names = module.result_names
     found.aliases = {result: parameter for result, parameter in module.aliases.items() if parameter in donate}
@@ -110,13 +120,16 @@ def read(source: Source) -> Module:
     """The module in whatever names or holds it."""
     if isinstance(source, Module):
         return source
-    if isinstance(source, os.PathLike) or (isinstance(source, str) and "\n" not in source and len(source) < 4096):
+    if isinstance(source, os.PathLike) or (isinstance(source, str) and source and not set(source) & set("\n{")):
         path = Path(source)
         if not path.is_file():
             raise ArgumentError(
                 f"there is no file {path}", hint="give HLO or StableHLO text, or the path of a file with it"
             )
-        source = path.read_bytes()
+        try:
+            return read(path.read_bytes())
+        except ParseError as error:
+            raise error.in_file(str(path)) from None
     text = source.decode("utf-8", "replace") if isinstance(source, bytes) else source
     if not isinstance(text, str):
         raise ArgumentError(f"a program is a module, text or a path, not {type(source).__name__}")

@@ -15,6 +15,7 @@ from fusile.passes.fusion import Fuse
 from fusile.passes.inline import InlineCalls
 from fusile.passes.merge_products import MergeProducts
 from fusile.passes.packing import PackContractions
+from fusile.passes.rematerialize import Rematerialize
 from fusile.passes.simplify import CanonicalizeContractions, Simplify
 from fusile.passes.simplify_control_flow import SimplifyControlFlow
 from fusile.rewrite.passes import Pass
@@ -38,6 +39,7 @@ def passes(settings: Settings) -> dict[str, Callable[[], Pass]]:
         MergeProducts,
         lambda: PackContractions(PANEL_BYTES),
         Fuse,
+        Rematerialize,
     ]
     return {make().name: make for make in makers}
 

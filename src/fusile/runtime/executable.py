@@ -169,7 +169,7 @@ class Executable:
             )
 
     def _checked(self, spec: ArraySpec, value: Any) -> np.ndarray[Any, Any]:
-        array = _as_array(value)
+        array = as_array(value)
         if array.dtype != spec.dtype and array.dtype.newbyteorder("=") == spec.dtype:
             array = array.astype(spec.dtype)
         if array.dtype != spec.dtype or array.shape != spec.sizes:
@@ -219,7 +219,8 @@ def load(path: str | os.PathLike[str], threads: int | None = None) -> Executable
     return Executable(Program.from_bytes(Path(path).read_bytes()), threads or len(os.sched_getaffinity(0)))
 
 
-def _as_array(value: Any) -> np.ndarray[Any, Any]:
+def as_array(value: Any) -> np.ndarray[Any, Any]:
+    """An argument as an array, without a copy where there is one. Raises ArgumentError for what is none."""
     if isinstance(value, np.ndarray):
         return value
     try:

@@ -60,6 +60,8 @@ class Target:
 @functools.cache
 def target(name: str = "cpu") -> Target:
     """The target of that name. Raises ArgumentError when there is none."""
+    if not isinstance(name, str):
+        raise ArgumentError(f"a target is a name, not a {type(name).__name__}")
     kind, _, option = name.partition(":")
     if kind in _BUILT_IN:
         module, _, function = _BUILT_IN[kind].partition(":")
