@@ -215,9 +215,9 @@ def test_large_modules_are_fused_in_near_linear_time() -> None:
             x = b.add(b.tanh(b.dot(x, w)), kept[n // 2])
             kept.append(b.multiply(x, x))
         module = b.module(b.tuple([x, *kept[-3:]]))
-        start = time.perf_counter()
+        start = time.thread_time()
         Fuse()(module)
-        return time.perf_counter() - start
+        return time.thread_time() - start
 
     seconds(50)
     assert seconds(1600) < 24 * max(seconds(200), 0.02)

@@ -56,9 +56,9 @@ def convolutions(blocks: int, channels: int) -> Module:
 
 
 def seconds(module: Module, frozen: bool) -> float:
-    start = time.perf_counter()
+    start = time.thread_time()
     run_passes(module, standard_passes(SETTINGS, frozen), SETTINGS)
-    return time.perf_counter() - start
+    return time.thread_time() - start
 
 
 def test_time_grows_with_the_module():
