@@ -9,6 +9,7 @@ STRICT := src/fusile/base src/fusile/hlo src/fusile/rewrite src/fusile/passes sr
 venv: $(VENV)/.installed
 
 $(VENV)/.installed: pyproject.toml
+	@echo "making $(VENV) with TensorFlow, JAX and the tools: a few minutes, once"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --editable '.[tf,jax,dev]'
