@@ -25,17 +25,36 @@ def test_order(of: str) -> None:
     same(lambda x: [tf.raw_ops.NthElement(input=x, n=3, reverse=r) for r in (False, True)], x)
 
 
-@pytest.mark.parametrize("length", [1, 5, 64, 65, 200])
-@pytest.mark.parametrize("of", ["float32", "int32"])
+@pytest.mark.parametrize("length", [0, 1, 5, 64, 65, 200])
+@pytest.mark.parametrize("of", ["float32", "int32", "uint8"])
 def test_search(of: str, length: int) -> None:
-    rows = tf.sort(tf.constant((RANDOM.standard_normal((2, length)) * 9).astype(of)))
-    values = tf.constant((RANDOM.standard_normal((2, 33)) * 12).astype(of))
-    for wanted in (values, rows):
+    rows = tf.constant(np.sort(RANDOM.integers(0, 9, (2, length))).astype(of))
+    values = tf.constant(RANDOM.integers(0, 12, (2, 33)).astype(of))
+    for wanted in (values, rows, values[:, :0]):
         same(
             lambda r, v: (tf.searchsorted(r, v), tf.searchsorted(r, v, "right", tf.int64)),
             rows,
             wanted,
         )
+
+
+@pytest.mark.parametrize("length", [6, 70])
+def test_search_among_nan(length: int) -> None:
+    """What is found is where the C++ library's search ends."""
+    rows = tf.constant([[-np.inf, *range(length - 4), np.inf, np.nan, np.nan]], tf.float32)
+    values = tf.constant([[np.nan, -np.inf, np.inf, 0.0, -0.0, 2.5]])
+    same(lambda r, v: (tf.searchsorted(r, v), tf.searchsorted(r, v, "right")), rows, values)
+
+
+@pytest.mark.parametrize("of", ["float32", "float64", "int32", "int64"])
+def test_parts_of_a_range(of: str) -> None:
+    x = tf.cast([0.1, 0.2, 5, -3, 2, 1, 1, 7, 100, -100], of)
+    for limits in ([], [0.2, 2.0, 5.0]):
+        same(lambda x, limits=limits: tf.raw_ops.Bucketize(input=x, boundaries=limits), x)
+    for bins in (1, 7):
+        ends = tf.cast([-3, 5], of)
+        same(lambda x, n=bins, ends=ends: tf.histogram_fixed_width(x, ends, nbins=n, dtype=tf.int64), x)
+    same(lambda x: tf.raw_ops.Bucketize(input=x, boundaries=[0.0, 1.0]), tf.constant([np.nan, np.inf, -np.inf]))
 
 
 def test_in_top_k_of_odd_numbers() -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 
-from fusile.base.element_type import S32, ElementType
+import numpy as np
+
+from fusile.base.element_type import F32, F64, S32, ElementType
 from fusile.base.shape import Shape
 from fusile.hlo.builder import Builder, scalar_computation
 from fusile.hlo.ir import Computation, Instruction
@@ -16,7 +18,7 @@ from fusile.tf.registry import converter
 from fusile.tf.value import Value
 
 SEARCHED_AT_ONCE = 64
-"""Rows up to this length are searched by comparing with every element."""
+"""Rows of integers up to this length are searched by comparing with every element."""
 
 
 @converter("TopKV2", "TopK")
@@ -77,22 +79,59 @@ def upper_bound(context: Context, node: Node, inputs: list[Value]) -> Instructio
 
 
 def bound(b: Builder, rows: Instruction, values: Instruction, of: ElementType, direction: str) -> Instruction:
-    """For values [batch, n] how many elements of their sorted rows [batch, length] compare so with them."""
-    (batch, length), count = rows.array_shape.sizes, values.array_shape.sizes[1]
-    if length <= SEARCHED_AT_ONCE:
-        sizes = (batch, count, length)
-        row = b.broadcast(rows, sizes, (0, 2))
-        before = b.compare(row, b.broadcast(values, sizes, (0, 1)), direction)
-        return b.reduce_with("add", b.convert(before, of), (2,))
-    # By halves: `found` elements are known to be before the value.
-    found = b.full(0, Shape(S32, (batch, count)))
-    for bit in reversed(range(length.bit_length())):
-        tried = b.add(found, b.like(1 << bit, found))
-        inside = b.compare(tried, b.like(length, tried), "LE")
-        place = b.subtract(b.minimum(tried, b.like(length, tried)), b.like(1, tried))
-        before = b.compare(take_along(b, rows, place, 1), values, direction)
-        found = b.select(b.and_(inside, before), tried, found)
-    return b.convert(found, of)
+    """For values [batch, n] the place in their rows [batch, length] up to which elements compare so with them: LT, or
+    LE, which is meant as "not greater", also of NaN."""
+    (batch, length), sizes = rows.array_shape.sizes, values.array_shape.sizes
+    if not math.prod(sizes) or not batch * length:
+        return b.full(0, Shape(of, sizes))
+
+    def before(x: Instruction, value: Instruction) -> Instruction:
+        return b.compare(x, value, "LT") if direction == "LT" else b.not_(b.compare(value, x, "LT"))
+
+    if length <= SEARCHED_AT_ONCE and not rows.array_shape.element_type.is_float:
+        wide = (*sizes, length)
+        found = before(b.broadcast(rows, wide, (0, 2)), b.broadcast(values, wide, (0, 1)))
+        return b.reduce_with("add", b.convert(found, of), (2,))
+    # Probes where the C++ library's search does, which decides what is found among NaN.
+    first, count = b.full(0, Shape(S32, sizes)), b.full(length, Shape(S32, sizes))
+    for _ in range(length.bit_length()):
+        half = b.shift_right_logical(count, b.like(1, count))
+        place = b.add(first, half)
+        probed = take_along(b, rows, b.minimum(place, b.like(length - 1, place)), 1)
+        goes_on = b.and_(before(probed, values), b.compare(count, b.like(0, count), "GT"))
+        first = b.select(goes_on, b.add(place, b.like(1, place)), first)
+        count = b.select(goes_on, b.subtract(b.subtract(count, half), b.like(1, count)), half)
+    return b.convert(first, of)
+
+
+@converter("Bucketize")
+def bucketize(context: Context, node: Node, inputs: list[Value]) -> Instruction:
+    """How many of the sorted boundaries are not greater than each number."""
+    (x,), boundaries = inputs, node.attribute("boundaries")
+    b, of = context.builder, F64 if inputs[0].element_type is F64 else F32
+    value = b.convert(x.instruction, of)
+    sizes = (*x.sizes, len(boundaries))
+    limits = b.broadcast(b.constant(np.array(boundaries, np.float32).astype(of.dtype)), sizes, (x.rank,))
+    less = b.compare(b.broadcast(value, sizes, tuple(range(x.rank))), limits, "LT")
+    return b.reduce_with("add", b.convert(b.not_(less), S32), (x.rank,))
+
+
+@converter("HistogramFixedWidth")
+def histogram(context: Context, node: Node, inputs: list[Value]) -> Instruction:
+    """How many numbers fall into each of so many equal parts of a range; those outside count at its ends."""
+    x, limits, number = inputs
+    b, bins, of = context.builder, int(context.scalar(number, "nbins")), node.output_type()
+    if bins < 1:
+        raise context.unsupported(f"{bins} bins", "ask for one or more")
+    low, high = (b.reshape(b.slice(limits.instruction, (n,), (n + 1,)), ()) for n in range(2))
+    step = b.divide(b.convert(b.subtract(high, low), F64), b.constant(float(bins), F64))
+    values = b.reshape(x.instruction, (math.prod(x.sizes),))
+    start = b.broadcast_to(low, values.array_shape.sizes)
+    above = b.convert(b.subtract(b.maximum(values, start), start), F64)
+    place = b.divide(above, b.broadcast_to(step, above.array_shape.sizes))
+    place = b.convert(b.minimum(place, b.like(float(bins - 1), place)), S32)
+    zeros = b.full(0, Shape(of, (bins,)))
+    return put_rows(b, zeros, place, b.full(1, Shape(of, place.array_shape.sizes)), combiner("add", of))
 
 
 @converter("Bincount", "DenseBincount")
