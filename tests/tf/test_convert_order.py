@@ -65,6 +65,16 @@ def test_in_top_k_of_odd_numbers() -> None:
     )
 
 
+@pytest.mark.parametrize("rows, classes", [(0, 4), (3, 0), (0, 0)])
+def test_in_top_k_of_nothing(rows: int, classes: int) -> None:
+    same(lambda p, t: tf.math.in_top_k(t, p, 2), tf.zeros((rows, classes)), tf.zeros(rows, tf.int32))
+
+
+def test_gather_from_empty_batches() -> None:
+    x, places = tf.zeros((0, 4, 3)), tf.zeros((0, 2), tf.int32)
+    same(lambda x, p: (tf.gather(x, p, batch_dims=1), tf.gather(x, p, axis=2, batch_dims=1)), x, places)
+
+
 def test_counts() -> None:
     x = tf.constant(RANDOM.integers(0, 9, 40), tf.int32)
 

@@ -28,8 +28,7 @@ def take(b: Builder, x: Instruction, indices: Instruction, axis: int, batch: int
     rank, index_rank = x.array_shape.rank, indices.array_shape.rank
     inside = index_rank - batch
     offset = [*range(batch, axis), *range(axis + inside, rank - 1 + inside)]
-    slices = [1 if d == axis or d < batch else s for d, s in enumerate(x.array_shape.sizes)]
-    slices[axis] = min(1, x.array_shape.sizes[axis])
+    slices = [min(1, s) if d == axis or d < batch else s for d, s in enumerate(x.array_shape.sizes)]
     op = Gather(tuple(offset), (axis,), tuple(range(batch)), tuple(range(batch)), (axis,), index_rank, tuple(slices))  # type: ignore[call-arg]
     return b.emit(op, x, as_index(b, indices))
 
@@ -38,7 +37,8 @@ def take_along(b: Builder, x: Instruction, indices: Instruction, axis: int) -> I
     """result[..., i, ...] = x[..., indices[..., i, ...], ...]: indices have x's shape but for the axis."""
     rank = x.array_shape.rank
     others = tuple(d for d in range(rank) if d != axis)
-    return b.emit(Gather((), (axis,), others, others, (axis,), rank, (1,) * rank), x, as_index(b, indices))  # type: ignore[call-arg]
+    slices = tuple(min(1, s) for s in x.array_shape.sizes)
+    return b.emit(Gather((), (axis,), others, others, (axis,), rank, slices), x, as_index(b, indices))  # type: ignore[call-arg]
 
 
 def take_nd(b: Builder, x: Instruction, indices: Instruction) -> Instruction:
