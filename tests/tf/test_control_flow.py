@@ -140,6 +140,47 @@ def test_gradient_of_a_scan(agrees):
     agrees(gradient_of(lambda x: tf.reduce_sum(tf.scan(lambda a, r: tf.sin(a) * r, x) ** 2)), X)
 
 
+@pytest.mark.parametrize("limit", [-100.0, 0.5, 100.0])
+def test_gradient_of_a_loop_that_breaks(agrees, limit):
+    def total(x):
+        found = tf.zeros(3)
+        for row in x:
+            found += row * row
+            if tf.reduce_sum(found) > limit:
+                break
+        return found
+
+    agrees(gradient_of(total), X)
+
+
+def test_gradient_of_a_loop_with_two_conditions(agrees):
+    def total(x):
+        i = 0
+        while i < 5 and tf.reduce_sum(x) < 20.0:
+            x = x * 1.5 + 1.0
+            i += 1
+        return x
+
+    agrees(gradient_of(total), X)
+
+
+def test_gradient_of_a_tensor_array_that_grows(agrees):
+    def rows(x):
+        found = tf.TensorArray(tf.float32, 0, dynamic_size=True, element_shape=[3])
+        for i in tf.range(5):
+            found = found.write(i, x[i] * x[4 - i])
+        return found.stack()
+
+    agrees(gradient_of(rows), X)
+
+
+def test_functions_of_the_older_kind(agrees):
+    """TensorFlow's loss for connectionist temporal classification calls them by their names as ops."""
+    logits = np.random.default_rng(5).normal(size=(2, 7, 5)).astype(np.float32)
+    labels = np.array([[1, 2, 1], [2, 3, 0]], np.int32)
+    agrees(gradient_of(lambda p: tf.keras.losses.CTC()(labels, p)), logits, tolerance=1e-4)
+
+
 def test_gradient_of_a_branch(agrees):
     agrees(
         gradient_of(

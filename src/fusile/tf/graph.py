@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
 from typing import Any
+
+from tensorflow.python.framework.function_def_to_graph import function_def_to_graph
 
 import fusile.tf.convert as _families  # noqa: F401  (fills the registry)
 from fusile.base.errors import UnsupportedOpError
@@ -21,7 +24,23 @@ FOLD_LIMIT = 4096
 def called_graph(library: Any, name: str) -> Any:
     """The FuncGraph of a function by name."""
     function = library._get_function(name)
-    return function.graph
+    if hasattr(function, "graph"):
+        return function.graph
+    found = _GRAPHS.get(function)
+    if found is None:  # TensorFlow's older kind of function, which few of its own ops (`ctc_loss`) still make.
+        with library.as_default():
+            found = function_def_to_graph(function.definition, include_library_functions=True)
+        _GRAPHS[function] = found
+    return found
+
+
+_GRAPHS: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+"""The graphs of functions that hold none."""
+
+
+def calls_by_type(operation: Any) -> bool:
+    """Whether the operation calls the function that its type names, as older graphs' calls do."""
+    return operation.type not in CONVERTERS and operation.graph._is_function(operation.type)
 
 
 def live_operations(graph: Any) -> list[Any]:
@@ -69,7 +88,7 @@ def check_supported(graph: Any) -> None:
     missing = [
         Node(operation).source
         for operation in all_operations(graph)
-        if operation.type not in CONVERTERS and operation.type != "Placeholder"
+        if operation.type not in CONVERTERS and operation.type != "Placeholder" and not calls_by_type(operation)
     ]
     if missing:
         kinds = ", ".join(sorted({s.op_type for s in missing}))
@@ -96,6 +115,8 @@ def all_operations(graph: Any) -> Iterator[Any]:
 
 def called_functions(operation: Any) -> list[str]:
     """Names of the functions among an operation's attributes."""
+    if calls_by_type(operation):
+        return [operation.type]
     if operation.type not in CALLERS:
         return []
     names = []
@@ -136,6 +157,8 @@ def convert_graph(context: Context, graph: Any, inputs: list[AnyValue]) -> list[
 def convert_node(context: Context, node: Node, inputs: list[AnyValue]) -> list[AnyValue]:
     """Converts one node, or evaluates it when all its inputs are known and small."""
     context.node = node
+    if calls_by_type(node.operation):
+        return convert_graph(context, called_graph(context.library, node.type), inputs)
     convert = CONVERTERS[node.type]
     if inputs and node.type not in EFFECTS and node.type not in CALLERS and _all_known(inputs):
         return _fold(context, node, inputs)

@@ -300,8 +300,12 @@ def _scattered(context: Context, value: TensorList, items: Value, indices: Value
 
 @converter("TensorListResize", effect=True)
 def resize(context: Context, node: Node, inputs: list[Any]) -> TensorList:
-    size = int(context.scalar(inputs[1], "the new size of a TensorArray"))
-    return replace(with_capacity(context, inputs[0], size), length=context.known(size, S32), uniform=None)
+    value, length = inputs
+    if length.known is None and node.operation.inputs[0].op.type == "TensorListSetItem":
+        # The gradient of a write that made the list longer makes it as short as it was: never longer.
+        return replace(value, length=length, change=None, uniform=None)
+    size = int(context.scalar(length, "the new size of a TensorArray"))
+    return replace(with_capacity(context, value, size), length=context.known(size, S32), uniform=None)
 
 
 @converter("TensorListLength", effect=True)

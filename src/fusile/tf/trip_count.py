@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from tensorflow.python.framework import tensor_util
 
+from fusile.tf.graph import called_graph
 from fusile.tf.value import AnyValue, Value
 
 
@@ -50,10 +51,25 @@ def trip_count(condition: Any, body: Any, inputs: Sequence[AnyValue], invariant:
 
 
 def _terms(tensor: Any) -> list[Any]:
+    """What is and-ed to a condition. AutoGraph writes `a and b` as `b if a else a`, or `else False` for `break`."""
     tensor = _source(tensor)
     if tensor.op.type == "LogicalAnd":
         return [t for i in tensor.op.inputs for t in _terms(i)]
+    if tensor.op.type in ("If", "StatelessIf") and _is_false_otherwise(tensor):
+        return [*_terms(tensor.op.inputs[0]), tensor]
     return [tensor]
+
+
+def _is_false_otherwise(tensor: Any) -> bool:
+    """Whether a branch's output is false when its condition is: the constant, or the condition handed in."""
+    branch = called_graph(tensor.op.graph, tensor.op.get_attr("else_branch").name)
+    condition, *operands = tensor.op.inputs
+    output = branch.outputs[tensor.value_index]
+    position = _position(branch, output)
+    if position is not None:
+        return _source(operands[position]) is _source(condition)
+    constant = _source(output).op
+    return constant.type == "Const" and not tensor_util.MakeNdarray(constant.get_attr("value")).any()
 
 
 def _count(condition: Any, body: Any, term: Any, inputs: Sequence[AnyValue], invariant: Sequence[bool]) -> int | None:
