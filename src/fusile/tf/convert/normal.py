@@ -2,7 +2,8 @@
 
 TensorFlow's float kernels call the C library's `logf` and `sincosf`. Those of glibc (since 2.28) evaluate short
 polynomials in double precision and round once; about one result in a hundred is not the nearest float. So equal bits
-take the same polynomials: their coefficients and table are those of Arm's Optimized Routines, which glibc contains.
+take the same polynomials: their coefficients and table are those of Arm's Optimized Routines (MIT or Apache-2.0 WITH
+LLVM-exception), which glibc contains; the code is our own.
 """
 
 from __future__ import annotations
