@@ -91,6 +91,10 @@ def _no_operands(parser: Parser, operation: Operation) -> None:
 
 @assembly("stablehlo.constant", "chlo.constant", "arith.constant")
 def _constant(parser: Parser, operation: Operation) -> None:
+    """Or `stablehlo.constant() <{value = ...}> : () -> type`, which gives the integers of a quantized type."""
+    if parser.peek() == "(":
+        parser.parse_generic(operation)
+        return
     if parser.peek() == "{":
         operation.attributes.update(parser.parse_dictionary())
     operation.attributes["value"] = value = parser.parse_attribute()
@@ -313,7 +317,7 @@ def _applied_region(parser: Parser, operation: Operation, applied: str) -> Regio
     types = [t for t in operation.operand_types if isinstance(t, Shape)]
     if len(types) != 2:
         raise parser.error("a reduction that applies one op has one input", position=operation.position)
-    shape = Shape(types[1].element_type)
+    shape = types[1]
     inner = Operation(applied, operation.position, ["%result"], ["%lhs", "%rhs"], result_types=[shape])
     end = Operation("stablehlo.return", operation.position, [], ["%result"])
     return Region([("%lhs", shape, None), ("%rhs", shape, None)], [inner, end])

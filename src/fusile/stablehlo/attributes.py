@@ -6,14 +6,16 @@ import json
 import re
 from typing import Any
 
-from fusile.base.errors import UnsupportedOpError
+from fusile.base.errors import FusileError, UnsupportedOpError
 from fusile.base.shape import TOKEN_SHAPE, AnyShape, Dimension, Shape, SymbolicDimension, TupleShape
 from fusile.stablehlo.dense import from_resource, parse_dense
 from fusile.stablehlo.lexer import Tokens
+from fusile.stablehlo.quantization import Quantization, parse_uniform, quantized_shape
 from fusile.stablehlo.syntax import Dense, DialectAttribute, FunctionType, Location, OtherType, Symbol
 from fusile.stablehlo.types import mlir_element_type
 
 _TENSOR = re.compile(r"\s*((?:(?:\d+|\?)\s*x\s*)*)([A-Za-z]\w*(?:<\w+>)?)\s*(?:,.*)?", re.DOTALL)
+_QUANTIZED_TENSOR = re.compile(r"tensor<([^!<>]*)(![^<>]*(?:<.*>)?)\s*>", re.DOTALL)
 _INTEGER = re.compile(r"-?\d+")
 _NUMBER = re.compile(r"-?\d[\d.]*(?:[eE][+-]?\d+)?")
 _WORD = re.compile(r"[A-Za-z_][\w$.]*")
@@ -50,22 +52,49 @@ class AttributeParser(Tokens):
         if token.startswith("!") and token in self.aliases:
             self.index += 1
             return self.aliases[token]
+        if token == "!quant.uniform":
+            return self._uniform()
         if token == "tuple":
             self.index += 1
             return self._tuple_type()
         return self._other_type()
 
     def _tensor(self, token: str) -> Shape:
+        if "!" in token:
+            return self._quantized_tensor(token)
         found = _TENSOR.fullmatch(token, 7, len(token) - 1)
         if found is None:
             raise UnsupportedOpError(f"type {token[:80]} at line {self.line(self.position)}",
-                                     hint="quantized and string types are not supported")  # fmt: skip
+                                     hint="string types are not supported")  # fmt: skip
         try:
             kind = mlir_element_type(found[2])
         except TypeError as error:
             raise self.error(str(error)) from None
         sizes = [w.strip() for w in found[1].split("x")[:-1]]
         return Shape(kind, tuple(self._dimension(w, i) for i, w in enumerate(sizes)))
+
+    def _quantized_tensor(self, token: str) -> Shape:
+        """`tensor<2x!quant.uniform<..>>`, or with an alias of that type."""
+        found = _QUANTIZED_TENSOR.fullmatch(token)
+        if found is None:
+            raise self.error(f"{token[:80]} is no type of a tensor")
+        try:
+            element = self.aliases.get(found[2].strip()) or parse_uniform(found[2].strip())
+            if not isinstance(element, Quantization):
+                raise ValueError(f"{found[2]} is no element type")
+            return quantized_shape(self._tensor(f"tensor<{found[1]}i8>").dimensions, element)
+        except ValueError as error:
+            raise error if isinstance(error, FusileError) else self.error(str(error)) from None
+
+    def _uniform(self) -> Quantization:
+        """`!quant.uniform<..>` outside a tensor, where aliases name it."""
+        start = self.index
+        self.index += 1
+        self.skip_balanced()
+        try:
+            return parse_uniform(self.text[self.positions[start] : self.positions[self.index - 1] + 1])
+        except ValueError as error:
+            raise self.error(str(error), position=self.positions[start]) from None
 
     def _dimension(self, word: str, number: int) -> Dimension:
         if word == "?":

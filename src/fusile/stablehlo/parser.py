@@ -52,7 +52,7 @@ class Parser(AttributeParser):
         token = self.next()
         if token.startswith('"'):
             operation.name = token[1:-1]
-            self._generic(operation)
+            self.parse_generic(operation)
         elif token[0].isalpha():
             operation.name = token
             ASSEMBLY.get(token, ASSEMBLY[""])(self, operation)
@@ -87,7 +87,7 @@ class Parser(AttributeParser):
             raise self.error(f"expected a value such as %0, found {token[:40]!r}")
         return token
 
-    def _generic(self, operation: Operation) -> None:
+    def parse_generic(self, operation: Operation) -> None:
         """`(operands) <{properties}> ({regions}) {attributes} : (types) -> types`."""
         self.expect("(")
         while not self.accept(")"):

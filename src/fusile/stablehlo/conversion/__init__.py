@@ -1,10 +1,21 @@
 """Operations in generic form -> HLO, one file a family; importing this package fills `CONVERSIONS`."""
 
-from fusile.stablehlo.conversion import contractions, control, dynamic, elementwise, other, reductions, shapes
+from fusile.stablehlo.conversion import (
+    contractions,
+    control,
+    dynamic,
+    elementwise,
+    other,
+    quantized,
+    quantized_contractions,
+    quantized_structure,
+    reductions,
+    shapes,
+)
 from fusile.stablehlo.conversion.context import CONVERSIONS, Context, converts
 from fusile.stablehlo.conversion.program import Program
 
 __all__ = [
     "CONVERSIONS", "Context", "Program", "contractions", "control", "converts", "dynamic", "elementwise", "other",
-    "reductions", "shapes",
+    "quantized", "quantized_contractions", "quantized_structure", "reductions", "shapes",
 ]  # fmt: skip

@@ -11,6 +11,7 @@ from fusile.base.errors import ParseError, UnsupportedOpError
 from fusile.base.shape import AnyShape, Shape
 from fusile.base.source import Source
 from fusile.hlo.ir import OPS, Computation, Instruction, Literal
+from fusile.stablehlo.quantization import Quantization, quantizations
 from fusile.stablehlo.syntax import Dense, DialectAttribute, Operation, Region
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 _MAX_ATTRIBUTE_ELEMENTS = 1 << 20
 
+Quantizations = tuple[Quantization | None, ...]
 Conversion = Callable[["Context"], "Instruction | Sequence[Instruction]"]
 
 CONVERSIONS: dict[str, Conversion] = {}
@@ -41,13 +43,28 @@ class Scope:
     def __init__(self, computation: Computation) -> None:
         self.computation = computation
         self.values: dict[str, Instruction] = {}
+        self.quantized: dict[str, Quantizations] = {}
+        """The types of values that are, or hold, quantized tensors."""
 
     def find(self, name: str) -> Instruction | None:
         found = self.values.get(name)
-        if found is None:
-            base, _, number = name.partition("#")
-            found = self.values.get(base if number == "0" else f"{base}#0" if not number else name)
-        return found
+        return found if found is not None else self.values.get(_other_name(name))
+
+    def note_type(self, name: str, shape: AnyShape | None) -> None:
+        """Remembers a quantized type, which instructions do not have."""
+        found = quantizations(shape)
+        if any(found):
+            self.quantized[name] = found
+
+    def quantization(self, name: str) -> Quantizations:
+        """The quantized types of the arrays in a value; empty where none is quantized."""
+        return (self.quantized.get(name) or self.quantized.get(_other_name(name)) or ()) if self.quantized else ()
+
+
+def _other_name(name: str) -> str:
+    """The first of several results has two names, `%0#0` and `%0`."""
+    base, _, number = name.partition("#")
+    return base if number == "0" else name if number else f"{base}#0"
 
 
 class Context:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from fusile.base.element_type import ElementType
 from fusile.hlo.ir import Instruction
 from fusile.hlo.opset.window import ConvolutionDimensions, Window
@@ -19,8 +17,11 @@ def _result_type(context: Context) -> ElementType | None:
     return None if kind is context.operands[0].array_shape.element_type else kind
 
 
-@converts("stablehlo.dot_general")
-def _dot_general(context: Context) -> Instruction:
+def dot_dimensions(context: Context) -> dict[str, tuple[int, ...]]:
+    """The batch and contracting dimensions of `dot_general` and `dot`."""
+    if context.operation.name == "stablehlo.dot":
+        last = context.operands[0].array_shape.rank - 1
+        return {"lhs_batch": (), "rhs_batch": (), "lhs_contracting": (last,), "rhs_contracting": (0,)}
     fields = context.fields("dot_dimension_numbers")
     batch = context.attribute(
         "batching_dims", (fields.get("lhs_batching_dimensions", []), fields.get("rhs_batching_dimensions", []))
@@ -28,24 +29,21 @@ def _dot_general(context: Context) -> Instruction:
     contracting = context.attribute(
         "contracting_dims", (fields.get("lhs_contracting_dimensions", []), fields.get("rhs_contracting_dimensions", []))
     )
-    return context.add(
-        "dot", context.operands,
-        lhs_batch=integers_of("batching_dims", batch[0]), rhs_batch=integers_of("batching_dims", batch[1]),
-        lhs_contracting=integers_of("contracting_dims", contracting[0]),
-        rhs_contracting=integers_of("contracting_dims", contracting[1]),
-        element_type=_result_type(context),
-    )  # fmt: skip
+    return {
+        "lhs_batch": integers_of("batching_dims", batch[0]),
+        "rhs_batch": integers_of("batching_dims", batch[1]),
+        "lhs_contracting": integers_of("contracting_dims", contracting[0]),
+        "rhs_contracting": integers_of("contracting_dims", contracting[1]),
+    }
 
 
-@converts("stablehlo.dot")
+@converts("stablehlo.dot_general", "stablehlo.dot")
 def _dot(context: Context) -> Instruction:
-    last = context.operands[0].array_shape.rank - 1
-    return context.add("dot", context.operands, lhs_batch=(), rhs_batch=(), lhs_contracting=(last,),
-                       rhs_contracting=(0,), element_type=_result_type(context))  # fmt: skip
+    return context.add("dot", context.operands, **dot_dimensions(context), element_type=_result_type(context))
 
 
 def convolution(context: Context, operands: list[Instruction], padding: tuple[int, ...]) -> Instruction:
-    numbers = _dimension_numbers(context.attribute("dimension_numbers"))
+    numbers = convolution_dimensions(context)
     ones = (1,) * len(numbers.input_spatial)
     size = tuple(operands[1].array_shape.sizes[d] for d in numbers.kernel_spatial)
     window = Window(
@@ -67,7 +65,9 @@ def _convolution(context: Context) -> Instruction:
     return convolution(context, context.operands, context.integers("padding", ()))
 
 
-def _dimension_numbers(value: Any) -> ConvolutionDimensions:
+def convolution_dimensions(context: Context) -> ConvolutionDimensions:
+    """What each dimension of a convolution's operands and result is."""
+    value = context.attribute("dimension_numbers")
     if not isinstance(value, DialectAttribute):
         raise ValueError("dimension_numbers is missing")
     data, kernel, output = convolution_labels(list(value.words))

@@ -10,8 +10,10 @@ from fusile.base.shape import AnyShape, Shape
 from fusile.base.source import Source
 from fusile.hlo import opset as _opset  # noqa: F401  the ops enter themselves in OPS
 from fusile.hlo.ir import OPS, Computation, Instruction, Module
-from fusile.stablehlo.conversion.context import CONVERSIONS, Context, Scope
+from fusile.stablehlo.conversion.context import CONVERSIONS, Context, Quantizations, Scope
+from fusile.stablehlo.conversion.quantized import check_function_results, convert_quantized, is_quantized
 from fusile.stablehlo.parser import Parser, symbol_name
+from fusile.stablehlo.quantization import storage_shape
 from fusile.stablehlo.syntax import Location, Operation, Region
 
 TERMINATORS = ("return", "func.return", "stablehlo.return")
@@ -28,6 +30,8 @@ class Program:
         self.computations: dict[str, Computation] = {}
         self._sources: dict[Location, Source | None] = {}
         self._free: dict[int, tuple[Region, list[str]]] = {}
+        self.returned: dict[Computation, list[Quantizations]] = {}
+        """The quantized types of what each computation returns."""
 
     # Places
 
@@ -116,8 +120,11 @@ class Program:
                     f"function @{name} at line {self.line(function)} takes a tensor of unknown size {shape}",
                     hint="give the sizes, for example by lowering for concrete arguments",
                 )
-            scope.values[argument] = scope.computation.parameter(shape, argument.lstrip("%"), self.source(location))
+            scope.note_type(argument, shape)
+            plain = storage_shape(shape)
+            scope.values[argument] = scope.computation.parameter(plain, argument.lstrip("%"), self.source(location))
         self._body(scope, region, tuple_root=False)
+        check_function_results(self, function, scope.computation)
         return scope.computation
 
     def _describe(self, module: Module, entry: Operation) -> None:
@@ -138,7 +145,12 @@ class Program:
         copied in. Raises UnsupportedOpError when it uses another value from outside."""
         scope = Scope(Computation(context.operation.name.rpartition(".")[2] + ".region"))
         for name, shape, location in region.arguments:
-            scope.values[name] = scope.computation.parameter(shape, name.lstrip("%"), self.source(location))
+            scope.note_type(name, shape)
+            plain = storage_shape(shape)
+            scope.values[name] = scope.computation.parameter(plain, name.lstrip("%"), self.source(location))
+        for name in self.free_names(region):
+            if context.scope.quantization(name):
+                scope.quantized[name] = context.scope.quantization(name)
         for name in captured:
             outer = context._operand(name)
             scope.values[name] = scope.computation.parameter(outer.shape, name.lstrip("%").replace("#", "."))
@@ -173,6 +185,7 @@ class Program:
         for operation in region.operations[:-1]:
             self._operation(scope, operation)
         context = Context(self, scope, region.operations[-1])
+        self.returned[scope.computation] = [scope.quantization(name) for name in context.operation.operands]
         is_array = len(context.operands) == 1 and not tuple_root
         scope.computation.root = context.operands[0] if is_array else context.add("tuple", context.operands)
 
@@ -186,6 +199,8 @@ class Program:
             if name in scope.values:
                 raise context.error(f"{name} is defined twice")
             scope.values[name] = result
+            if number < len(operation.result_types):
+                scope.note_type(name, operation.result_types[number])
 
     def _converted(self, context: Context) -> Sequence[Instruction]:
         name = context.operation.name
@@ -193,7 +208,7 @@ class Program:
         if conversion is None:
             raise context.unsupported("this op is not supported", "see `fusile ops` for those that are")
         try:
-            results = conversion(context)
+            results = convert_quantized(context, conversion) if is_quantized(context) else conversion(context)
         except (ParseError, UnsupportedOpError):
             raise
         except FusileError as error:
@@ -206,7 +221,7 @@ class Program:
         """The result has the type that the text says."""
         types = context.operation.result_types
         written = types[number] if number < len(types) else None
-        if isinstance(written, Shape) and written.is_static and shape != written:
+        if isinstance(written, Shape) and written.is_static and shape != storage_shape(written):
             raise context.error(f"result {number} is {shape}, the text says {written}")
 
 
