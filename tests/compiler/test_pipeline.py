@@ -14,8 +14,11 @@ import pytest
 import fusile
 from fusile.base.element_type import BF16, F16, F64, S8, S32, U8
 from fusile.base.settings import Settings
+from fusile.compiler.cache import program_cache
 from fusile.hlo.interpreter import interpret
 from fusile.hlo.ir import Module
+from fusile.memory.places import aligned
+from fusile.runtime.program import parts_of
 
 
 def arguments(module: Module, seed: int = 0) -> list[np.ndarray]:
@@ -214,5 +217,45 @@ def test_texts_of_every_stage(settings) -> None:
     executable = fusile.compile(programs.softmax(4, 8), settings=settings)
     assert "exponential" in executable.text("hlo") and "fusion" in executable.text("optimized")
     assert "parallel" in executable.text("loops") and "define" in executable.text("llvm")
+    assert "fused" in executable.text("decisions") and "ret" in executable.text("asm")
+    parts = [parts_of(executable.text(stage)) for stage in ("llvm", "asm")]
+    assert [list(p) for p in parts] == [[executable.kernels[0].code, "entry"]] * 2
     with pytest.raises(fusile.ArgumentError, match="stage"):
         executable.text("nothing")
+
+
+def test_assembly_needs_a_compiler_but_nothing_that_is_not_kept(settings, tmp_path) -> None:
+    module = programs.softmax(4, 8)
+    made = fusile.compile(module, settings=settings).text("asm")
+    program_cache.clear_memory()
+    from_disk = fusile.compile(module, settings=settings)
+    assert not from_disk.compile_times and from_disk.text("asm") == made
+    from_disk.save(tmp_path / "softmax.fusile")
+    with pytest.raises(fusile.ArgumentError, match="compile its source"):
+        fusile.load(tmp_path / "softmax.fusile").text("asm")
+
+
+@pytest.mark.parametrize(
+    "module", [programs.dense(33, 70, 20), programs.counted_loop(3, 9), programs.column_sums(8, 5)]
+)
+def test_the_timeline_adds_up_to_the_memory(module, settings) -> None:
+    def check_sums(executable) -> None:
+        lives = executable.program.lives
+        assert sum(aligned(life.bytes) for life in lives) == executable.memory.temp_unshared
+        ends = [life.offset + aligned(life.bytes) for life in lives if life.space == "arena"]
+        assert max(ends, default=0) == executable.memory.temp
+        assert {k.name for k in executable.kernels} <= set(executable.program.timeline)
+
+    check_sums(fusile.compile(module, settings=settings))
+    program_cache.clear_memory()
+    check_sums(fusile.compile(module, settings=settings))
+
+
+def test_a_dump_has_every_pass_that_changed_something_and_their_times(settings, tmp_path) -> None:
+    settings = replace(settings, dump=str(tmp_path / "dump"))
+    executable = fusile.compile(programs.softmax(4, 8), settings=settings)
+    folder = tmp_path / "dump" / "softmax"
+    files = {p.name for p in folder.glob("*.hlo")}
+    assert files == {"000-input.hlo", *(r.dumped for r in executable.passes if r.changed)}
+    table = (folder / "passes.txt").read_text()
+    assert all(r.name in table and r.dumped in table for r in executable.passes) and "total" in table

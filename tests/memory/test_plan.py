@@ -16,6 +16,7 @@ from fusile.base.shape import Shape
 from fusile.hlo.builder import Builder, scalar_computation
 from fusile.hlo.interpreter import Interpreter, interpret, leaves_of
 from fusile.hlo.ir import Module
+from fusile.memory.places import aligned
 from fusile.memory.plan import Branch, CopyStep, Launch, Loop, Plan, Slice, Step, plan, share_buffers
 from fusile.passes.fusion import Fuse
 
@@ -81,6 +82,18 @@ class Machine:
             self.read(place)[:] = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
 
 
+def check_lives(made: Plan) -> None:
+    """What the plan says lies where and when fits its sizes, and no two values lie in one place at once."""
+    inside = [life for life in made.lives if life.space == "arena"]
+    assert made.arena_bytes == max((life.offset + aligned(life.bytes) for life in inside), default=0)
+    assert made.temp_unshared == sum(aligned(life.bytes) for life in made.lives)
+    for life in made.lives:
+        assert 0 < life.start <= life.end < len(made.timeline) and life.name
+    for a, b in itertools.combinations(made.lives, 2):
+        apart = a.space != b.space or a.offset + a.bytes <= b.offset or b.offset + b.bytes <= a.offset
+        assert apart or a.end < b.start or b.end < a.start, f"{a} and {b} lie in one place"
+
+
 def check(module: Module, arguments: list[np.ndarray]) -> Plan:
     return run(module, arguments)[0]
 
@@ -93,6 +106,7 @@ def run(module: Module, arguments: list[np.ndarray], copied: int | None = None) 
     Fuse()(fused)
     share_buffers(fused)
     made = plan(fused)
+    check_lives(made)
     for donated in ({}, module.aliases):
         machine = Machine(made, arguments, donated)
         for got, want in zip(machine.spaces["result"], expected, strict=True):

@@ -11,7 +11,7 @@ from fusile.base.settings import Settings
 from fusile.hlo.ir import Module
 from fusile.hlo.opset.elementwise import Abs, Negate
 from fusile.hlo.text import parse_module
-from fusile.rewrite.passes import Repeat, run_passes
+from fusile.rewrite.passes import Repeat, dump_records, run_passes
 
 TEXT = "HloModule small\n\nENTRY main {\n  x = f32[2] parameter(0)\n  ROOT y = f32[2] negate(x)\n}\n"
 SETTINGS = replace(Settings(), verify=True, dump="", disabled_passes=())
@@ -131,5 +131,21 @@ def test_dumps_follow_the_passes_that_changed_something(tmp_path: Path):
     assert sorted(p.name for p in folder.iterdir()) == ["000-input.hlo", "001-first.hlo", "002-second.hlo"]
     assert "abs" not in (folder / "001-first.hlo").read_text()
     assert "abs" in (folder / "002-second.hlo").read_text()
-    run_passes(module, [], settings)
-    assert (folder / "003-input.hlo").exists(), "numbers go on, nothing is overwritten"
+    run_passes(module, [Scripted("third", negate_once_more)], settings)
+    assert not list(folder.glob("003-input.hlo")), "what the last file holds is not written again"
+    assert (folder / "003-third.hlo").exists(), "numbers go on, nothing is overwritten"
+    run_passes(parse_module(TEXT), [], settings)
+    assert (folder / "004-input.hlo").exists()
+
+
+def test_the_table_of_passes_says_what_each_did(tmp_path: Path):
+    settings = replace(SETTINGS, dump=str(tmp_path))
+    module = parse_module(TEXT)
+    records = run_passes(module, [Scripted("more", negate_once_more), Scripted("idle", nothing)], settings)
+    assert [(r.name, r.instructions, r.dumped) for r in records] == [("more", 3, "001-more.hlo"), ("idle", 3, "")]
+    path = dump_records(module, records, tmp_path)
+    lines = path.read_text().splitlines()
+    assert [line.split()[1:] for line in lines[1:3]] == [["3", "more", "->", "001-more.hlo"], ["-", "idle"]]
+    assert "total of 2 runs" in lines[-1]
+    dump_records(module, records, tmp_path)
+    assert len(path.read_text().splitlines()) == 2 * len(lines), "each compilation adds its own table"

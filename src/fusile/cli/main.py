@@ -22,7 +22,7 @@ EXAMPLES = """examples:
   fusile run program.mlir                      run on random inputs and print the results
   fusile run program.hlo --inputs x.npy y.npy --save out.npz
   fusile run program.mlir --compare            run the interpreter too and name the first instruction that differs
-  fusile show program.mlir --stage loops       hlo, optimized, loops, llvm, asm or kernels
+  fusile show program.mlir --stage loops       hlo, decisions, optimized, loops, llvm, asm, kernels
   fusile opt program.hlo --passes simplify,cse run some passes, text to text (--list: their names)
   fusile convert program.mlir --to hlo         between StableHLO and HLO text
   fusile bench program.mlir --seconds 3        latency, kernels, bytes, compile times
@@ -66,7 +66,9 @@ def parser() -> argparse.ArgumentParser:
         "--compare", action="store_true", help="also run the interpreter and name the first instruction that differs"
     )
     show = _command(commands, "show", "print a program at a stage of compilation", show_program)
-    show.add_argument("--stage", default="optimized", choices=["hlo", "optimized", "loops", "llvm", "asm", "kernels"])
+    show.add_argument(
+        "--stage", default="optimized", choices=["hlo", "decisions", "optimized", "loops", "llvm", "asm", "kernels"]
+    )
     _text_commands(commands)
     bench = _command(commands, "bench", "time a program", bench_program)
     bench.add_argument("--seconds", type=float, default=2.0, help="how long to repeat calls (default 2)")
@@ -241,10 +243,11 @@ def convert_program(options: argparse.Namespace) -> int:
 
 
 def show_program(options: argparse.Namespace) -> int:
-    if options.stage == "asm":
-        from fusile.compiler.pipeline import assembly_of
+    if options.stage == "asm" and ":" in options.target:
+        from fusile.compiler.pipeline import cross_assembly
 
-        print(assembly_of(options.file, options.target))
+        # Code for another kind of machine can't be loaded here.
+        print(cross_assembly(options.file, options.target))
         return 0
     executable = _compiled(options)
     if options.stage == "kernels":

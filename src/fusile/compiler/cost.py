@@ -38,15 +38,15 @@ def flops_of(fusion: Instruction) -> int:
     return total
 
 
-def kernel_record(fusion: Instruction) -> Kernel:
-    """The record of one launch: each operand read once and each result written once."""
+def kernel_record(fusion: Instruction, code: str = "") -> Kernel:
+    """The record of one launch of the function `code`: each operand read once and each result written once."""
     (body,) = fusion.op.computations()
     ops = tuple(
         i.opcode for i in body.post_order() if not isinstance(i.op, Parameter | Constant | Tuple | GetTupleElement)
     )
     read = sum(s.bytes for o in fusion.operands for s in o.shape.leaves())
     written = sum(s.bytes for s in fusion.shape.leaves())
-    return Kernel(fusion.name, ops, flops_of(fusion), read, written)
+    return Kernel(fusion.name, ops, flops_of(fusion), read, written, code)
 
 
 def work_of(fusion: Instruction) -> int:

@@ -6,10 +6,13 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from fusile.base.errors import ArgumentError, ParseError, SettingsError, UnsupportedOpError
+from fusile.base.records import PassRecord
 from fusile.base.settings import Settings
 from fusile.base.shape import TupleShape
 from fusile.compiler.cache import program_cache
@@ -20,7 +23,7 @@ from fusile.hlo.ir import Instruction, Module
 from fusile.hlo.opset.control import CustomCall, Fusion
 from fusile.hlo.text import parse_module, print_module
 from fusile.hlo.verifier import verify
-from fusile.llvm import assembly, compile_many
+from fusile.llvm import HostInfo, assembly_many, compile_many
 from fusile.loops.lowering import lower_fusion
 from fusile.loops.text import print_kernel
 from fusile.memory.plan import Branch, CopyStep, Launch, Loop, Plan, Step, plan, share_buffers
@@ -30,9 +33,9 @@ from fusile.passes.pipeline import passes_after_packing, standard_passes
 from fusile.passes.preparation import part_preparation
 from fusile.passes.registry import passes
 from fusile.passes.rematerialize import Rematerialize
-from fusile.rewrite.passes import run_passes
+from fusile.rewrite.passes import dump_records, run_passes
 from fusile.runtime.executable import Executable
-from fusile.runtime.program import ArraySpec, HostCall, Program
+from fusile.runtime.program import ArraySpec, HostCall, Program, join_parts, parts_of
 from fusile.stablehlo import parse as parse_stablehlo
 from fusile.targets.cpu.arrays import arrays_text
 from fusile.targets.cpu.entry import entry_text
@@ -68,18 +71,19 @@ def compile(
     if target == "interpreter":
         return Interpreted(module)
     module = donating(module, (donate,) if isinstance(donate, int) else donate)
-    times: dict[str, float] = {}
+    notes = Notes()
     seldom = frozenset(stable) - set(module.aliases.values())
     key = program_cache.key(module, target, find_target(target).key, settings, frozen, seldom)
     program = program_cache.load(key, settings)
     cached = program is not None
     if program is None:
         check_pass_names(settings)
-        program = build(module.clone(), find_target(target), settings, frozen, times, seldom)
+        program = build(module.clone(), find_target(target), settings, frozen, notes, seldom)
         program_cache.store(key, program, settings)
     if settings.log:
-        log(program, target, times, cached)
-    return Executable(program, settings.threads, times)
+        log(program, target, notes.times, cached)
+    writer = partial(assembly_of, info=find_target(target).details, threads=settings.compile_threads)
+    return Executable(program, settings.threads, notes.times, notes.passes, writer)
 
 
 def check_pass_names(settings: Settings) -> None:
@@ -147,79 +151,95 @@ def build(
     target: Target,
     settings: Settings,
     frozen: bool,
-    times: dict[str, float],
+    notes: Notes,
     stable: frozenset[int] = frozenset(),
 ) -> Program:
-    """Compiles a module, which is changed, to a Program. `times` receives the seconds of each stage."""
+    """Compiles a module, which is changed, to a Program. `notes` receives what each stage took."""
     text = print_module(module, elide=64)
-    clock = Clock(times)
-    optimize(module, target, settings, frozen, stable)
+    notes.begin()
+    optimize(module, target, settings, frozen, notes, stable)
     preparation = part_preparation(module, stable) if stable else None
-    fuse(module, settings)
-    program = generate(module, target, settings, clock)
-    program.texts["hlo"] = text
+    decisions = fuse(module, settings, notes)
+    program = generate(module, target, settings, notes)
+    program.texts |= {"hlo": text, "decisions": decisions}
     if preparation is not None:
-        fuse(preparation.module, settings)
-        program.preparation = generate(preparation.module, target, settings, clock)
+        decisions = fuse(preparation.module, settings, notes)
+        program.preparation = generate(preparation.module, target, settings, notes)
+        program.preparation.texts["decisions"] = decisions
         program.prepared_from = preparation.parameters
+    if settings.dump:
+        dump_records(module, notes.passes, Path(settings.dump))
     return program
 
 
-def generate(module: Module, target: Target, settings: Settings, clock: Clock) -> Program:
+def generate(module: Module, target: Target, settings: Settings, notes: Notes) -> Program:
     """The code of a fused module."""
     texts = {"optimized": print_module(module, elide=64)}
-    clock.lap("passes")
+    notes.lap("passes")
     kernels, order, calls = lower(module, target)
-    texts["loops"] = "\n".join(print_kernel(k) for k in order)
-    clock.lap("loops")
+    texts["loops"] = join_parts({k.name: print_kernel(k) for k in order}, "#")
+    notes.lap("loops")
     compiled = target.compile_kernels(order, settings.compile_threads)
     by_name = {c.name: c for c in compiled}
     by_name |= {c.symbol: CompiledKernel(c.symbol, b"", (Phase(c.symbol, 1, False),), 0, "") for c in calls}
     of_fusion = {fusion: by_name[name] for fusion, name in kernels.items()}
-    texts["llvm"] = "\n".join(c.text for c in compiled)
-    clock.lap("kernels")
+    notes.lap("kernels")
     memory_plan = plan(module, lambda fusion: of_fusion[fusion].workspace_bytes)
-    clock.lap("memory")
+    notes.lap("memory")
     work = {f: work_of(f) for f in of_fusion}
     triple = target.details.triple
     entry = entry_text(memory_plan, of_fusion, work, triple)
     entry_object, pool_object = compile_many(
         [entry, pool_text(triple) + arrays_text()], target.details, level=1, threads=settings.compile_threads
     )
-    texts["llvm"] += "\n" + entry
-    clock.lap("entry")
-    return _program(
-        module, target, memory_plan, (*(c.object for c in compiled), entry_object), pool_object, texts, calls
-    )
+    texts["llvm"] = join_parts({**{c.name: c.text for c in compiled}, "entry": entry}, ";")
+    notes.lap("entry")
+    objects = (*(c.object for c in compiled), entry_object)
+    return _program(module, target, memory_plan, kernels, objects, pool_object, texts, calls)
 
 
-class Clock:
-    """Adds the time since the last lap to a stage's."""
+@dataclass
+class Notes:
+    """What a compilation took: the seconds of each stage, and every run of a pass."""
 
-    def __init__(self, times: dict[str, float]) -> None:
-        self.times, self.last = times, time.perf_counter()
+    times: dict[str, float] = field(default_factory=dict)
+    passes: list[PassRecord] = field(default_factory=list)
+    last: float = 0.0
+
+    def begin(self) -> None:
+        """Starts the clock."""
+        self.last = time.perf_counter()
 
     def lap(self, stage: str) -> None:
+        """Adds the time since the last lap to a stage's."""
         now = time.perf_counter()
         self.times[stage] = self.times.get(stage, 0.0) + now - self.last
         self.last = now
 
 
 def optimize(
-    module: Module, target: Target, settings: Settings, frozen: bool, stable: frozenset[int] = frozenset()
+    module: Module,
+    target: Target,
+    settings: Settings,
+    frozen: bool,
+    notes: Notes,
+    stable: frozenset[int] = frozenset(),
 ) -> None:
     """The passes before fusion, in order."""
     machine = target.machine
     panel_bytes = machine.vector_bytes * (4 if machine.vector_bytes <= 16 and machine.vector_registers >= 32 else 2)
-    run_passes(module, standard_passes(settings, frozen), settings)
-    # After simplification, which would undo it; folding then packs frozen weights once and for all.
-    run_passes(module, [PackContractions(panel_bytes, stable=stable), *passes_after_packing()], settings)
+    # Packing comes after simplification, which would undo it; folding then packs frozen weights once and for all.
+    packing = [PackContractions(panel_bytes, stable=stable), *passes_after_packing()]
+    notes.passes += run_passes(module, [*standard_passes(settings, frozen), *packing], settings)
 
 
-def fuse(module: Module, settings: Settings) -> None:
-    """Makes kernels, and decides which of their results lie in an operand's place. Last: nothing looks into fusions."""
-    run_passes(module, [Fuse(), Rematerialize()], settings)
+def fuse(module: Module, settings: Settings, notes: Notes) -> str:
+    """Makes kernels, and decides which of their results lie in an operand's place. Last: nothing looks into fusions.
+    Returns what was decided about fusion and why, a line each."""
+    fusion = Fuse()
+    notes.passes += run_passes(module, [fusion, Rematerialize()], settings)
     share_buffers(module)
+    return "\n".join(map(str, fusion.decisions))
 
 
 def lower(module: Module, target: Target) -> tuple[dict[Instruction, str], list[Any], list[HostCall]]:
@@ -265,18 +285,19 @@ def host_call(fusion: Instruction, symbol: str) -> HostCall:
     return HostCall(symbol, call.op.target, call.op.config, operands, results, arguments)
 
 
-def assembly_of(source: Source, target: str = "cpu", settings: Settings | None = None, *, frozen: bool = False) -> str:
-    """The kernels' machine code as assembly text. Compiles anew: assembly is kept nowhere. Raises what `compile`
-    raises."""
-    settings = settings or Settings()
+def assembly_of(llvm_text: str, info: HostInfo, threads: int) -> str:
+    """The assembly of a program's LLVM text, part by part. Compiles it anew: assembly is kept nowhere."""
+    parts = parts_of(llvm_text)
+    return join_parts(dict(zip(parts, assembly_many(list(parts.values()), info, threads=threads), strict=True)), "#")
+
+
+def cross_assembly(source: Source, target: str, settings: Settings | None = None) -> str:
+    """The assembly of a program for any kind of machine. Raises what `compile` raises."""
+    settings, found = settings or Settings(), find_target(target)
     module = read(source).clone()
     verify(module)
-    found = find_target(target)
-    optimize(module, found, settings, frozen)
-    fuse(module, settings)
-    _, order, _ = lower(module, found)
-    compiled = found.compile_kernels(order, settings.compile_threads)
-    return "\n".join(assembly(c.text, found.details) for c in compiled)
+    program = build(module, found, settings, False, Notes())
+    return assembly_of(program.texts["llvm"], found.details, settings.compile_threads)
 
 
 def launches(steps: Sequence[Step]) -> list[Launch]:
@@ -298,6 +319,7 @@ def _program(
     module: Module,
     target: Target,
     memory_plan: Plan,
+    kernels: dict[Instruction, str],
     objects: tuple[bytes, ...],
     pool_object: bytes,
     texts: dict[str, str],
@@ -320,7 +342,9 @@ def _program(
         constants=tuple(c.array for c in memory_plan.constants),
         arena_bytes=memory_plan.arena_bytes,
         temp_unshared=memory_plan.temp_unshared,
-        kernels=tuple(kernel_record(x.fusion) for x in launches(memory_plan.steps)),
+        kernels=tuple(kernel_record(x.fusion, kernels[x.fusion]) for x in launches(memory_plan.steps)),
+        lives=memory_plan.lives,
+        timeline=memory_plan.timeline,
         texts=texts,
         host_calls=tuple(calls),
     )

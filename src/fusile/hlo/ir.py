@@ -341,6 +341,10 @@ class Module:
                 stack.pop()
         return order
 
+    def size(self) -> int:
+        """The number of instructions in all computations."""
+        return sum(len(c.instructions) for c in self.computations())
+
     def clone(self) -> Module:
         copy = Module(self.name, self.entry.clone())
         copy.aliases, copy.result_names = dict(self.aliases), list(self.result_names)

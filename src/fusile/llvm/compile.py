@@ -52,6 +52,14 @@ def assembly(text: str, target: HostInfo | None = None, level: int = 2) -> str:
     return _emit(text, target or host(), level, as_object=False).decode()
 
 
+def assembly_many(texts: Sequence[str], target: HostInfo | None = None, level: int = 2, threads: int = 1) -> list[str]:
+    """The assembly of several texts, in order, made on `threads` threads at once."""
+    target = target or host()
+    library()
+    with ThreadPoolExecutor(max(1, threads)) as pool:
+        return list(pool.map(lambda t: assembly(t, target, level), texts))
+
+
 def optimized_text(text: str, target: HostInfo | None = None, level: int = 2) -> str:
     """LLVM text after LLVM's own passes."""
     target = target or host()

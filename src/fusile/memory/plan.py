@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 
 from fusile.base.element_type import PRED
 from fusile.base.errors import CompileError, UnsupportedOpError
+from fusile.base.records import Life
 from fusile.base.shape import Shape
 from fusile.hlo.ir import Computation, Instruction, Literal, Module
 from fusile.hlo.opset.control import Conditional, CustomCall, Fusion, While
@@ -79,7 +80,10 @@ Step = Launch | CopyStep | Loop | Branch
 
 @dataclass(frozen=True)
 class Plan:
-    """The steps, the constants they read, and the arena's size in bytes (`temp_unshared`: without sharing)."""
+    """The steps, the constants they read, and the arena's size in bytes (`temp_unshared`: without sharing).
+
+    `lives`: what lies where in the arena, and when, on a timeline whose steps `timeline` names: launches and copies in
+    order, those of loops and branches once, and where loops and branches look at their predicates."""
 
     steps: tuple[Step, ...]
     constants: tuple[Literal, ...]
@@ -87,6 +91,8 @@ class Plan:
     results: tuple[Shape, ...]
     arena_bytes: int
     temp_unshared: int
+    lives: tuple[Life, ...] = ()
+    timeline: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -110,7 +116,7 @@ def plan(module: Module, workspace: Callable[[Instruction], int] = lambda fusion
     planner = _Planner(module, workspace, lambda fusion: fusion.op.shared)  # type: ignore[attr-defined]
     drafts = planner.entry()
     arena = assign(planner.buffers)
-    unshared = sum(aligned(b.bytes) for b in planner.buffers) + sum(aligned(size) for size in planner.taken_over)
+    unshared = sum(aligned(value.bytes) for value in planner.placed)
     parameters = tuple(leaf for p in module.entry.parameters for leaf in p.shape.leaves())
     return Plan(
         tuple(map(_finished, drafts)),
@@ -119,6 +125,8 @@ def plan(module: Module, workspace: Callable[[Instruction], int] = lambda fusion
         module.entry.root.shape.leaves(),
         arena,
         unshared,
+        _lives(planner.placed),
+        tuple(planner.timeline),
     )
 
 
@@ -148,6 +156,29 @@ def _finished(draft: _Draft) -> Step:
     return Branch(draft.buffers[0].slice(), draft.is_predicate, parts)
 
 
+@dataclass(frozen=True)
+class _Placed:
+    """A value in a buffer of the arena, from a step on."""
+
+    name: str
+    buffer: Buffer
+    bytes: int
+    start: int
+
+
+def _lives(placed: Sequence[_Placed]) -> tuple[Life, ...]:
+    """What lies where and when. A value ends where another takes its place, or with its buffer."""
+    later: dict[Buffer, int] = {}
+    lives = []
+    for value in reversed(placed):
+        end = max(value.start, later.get(value.buffer, value.buffer.end + 1) - 1)
+        later[value.buffer] = value.start
+        place = value.buffer.slice()
+        space = place.space if place.space == "arena" else f"{place.space} {place.index}"
+        lives.append(Life(value.name, space, place.offset, value.bytes, value.start, end))
+    return tuple(reversed(lives))
+
+
 Values = dict[Instruction, list[Buffer]]
 
 
@@ -164,18 +195,25 @@ class _Planner:
         self.constant_buffers: dict[int, Buffer] = {}
         self.orders: dict[Computation, tuple[list[Instruction], int]] = {}
         self.shared: dict[Instruction, list[tuple[int, int]]] = {}
-        self.taken_over: list[int] = []
-        """Sizes of the values that lie in another's place."""
+        self.placed: list[_Placed] = []
+        """Every value that has a buffer of its own, or takes over that of one which nothing needs any more."""
+        self.timeline: list[str] = ["start"]
 
-    def new(self, size: int, owner: Computation | None = None) -> Buffer:
-        """A buffer that lives from the next step on."""
+    def new(self, size: int, name: str, owner: Computation | None = None) -> Buffer:
+        """A buffer for a value, which lives from the next step on."""
         buffer = Buffer(size, self.time + 1, self.time + 1, owner=owner)
         self.buffers.append(buffer)
+        self.take_over(buffer, size, name)
         return buffer
 
-    def tick(self, *used: Buffer) -> None:
+    def take_over(self, buffer: Buffer, size: int, name: str) -> None:
+        """Notes that the next step puts a value into a buffer."""
+        self.placed.append(_Placed(name, buffer, size, self.time + 1))
+
+    def tick(self, name: str, *used: Buffer) -> None:
         """One step of the timeline, in which these are used."""
         self.time += 1
+        self.timeline.append(name)
         for buffer in used:
             buffer.end = max(buffer.end, self.time)
 
@@ -216,7 +254,7 @@ class _Planner:
         drafts, aside = [], list(sources)
         for number, (source, target) in enumerate(zip(sources, targets, strict=True)):
             if source is not target and taken.get(source, number) != number:
-                aside[number] = self.new(source.bytes)
+                aside[number] = self.new(source.bytes, "moved aside")
                 drafts.append(self.copy(source, aside[number]))
         for source, target in zip(aside, targets, strict=True):
             if source is not target:
@@ -224,7 +262,7 @@ class _Planner:
         return drafts
 
     def copy(self, source: Buffer, target: Buffer) -> _Draft:
-        self.tick(source, target)
+        self.tick("copy", source, target)
         return _Draft("copy", (source,), (target,))
 
     def constant(self, literal: Literal) -> Buffer:
@@ -321,10 +359,10 @@ class _Scope:
             launch.place(number, shape.bytes)
         planner = self.planner
         size = planner.workspace(i)
-        space = planner.new(size) if size else None
+        space = planner.new(size, f"{i.name} workspace") if size else None
         self.values[i] = launch.results
         self.content.update({b: (i, n) for n, b in enumerate(launch.results)})
-        planner.tick(*launch.operands, *launch.results, *([space] if space else []))
+        planner.tick(i.name, *launch.operands, *launch.results, *([space] if space else []))
         return [*launch.drafts, _Draft("launch", tuple(launch.operands), tuple(launch.results), i, space)]
 
     def _loop(self, i: Instruction, position: int) -> list[_Draft]:
@@ -338,13 +376,13 @@ class _Scope:
         condition = _Scope(planner, op.condition, _bound(op.condition, state), {})
         before = condition.run([None])
         (predicate,) = condition.root()
-        planner.tick(predicate)
+        planner.tick(f"{i.name}: once more?", predicate)
         body = _Scope(planner, op.body, _bound(op.body, state), _state_aliases(op))
         own = parameter_leaves(op.body)
         body.content = {b: own[n] for n, b in enumerate(state) if b in changing}
         inside = body.run([b if b in changing else None for b in state])
         inside += planner.moves(body.root(), state, {b: n for n, b in enumerate(state) if b in changing})
-        planner.tick(*state, predicate)
+        planner.tick(f"{i.name}: end", *state, predicate)
         for buffer in state:
             buffer.start, buffer.end = min(buffer.start, start), max(buffer.end, planner.time)
         for buffer in changing:
@@ -368,10 +406,10 @@ class _Scope:
                 continue
             if target is None or not self._writable(target, position, read, [read[n]]):
                 if dies and source.owner is self.computation and source.fixed is None and source not in state:
-                    planner.taken_over.append(source.bytes)
+                    planner.take_over(source, source.bytes, _leaf_name(i, n))
                     state.append(source)
                     continue
-                target = planner.new(source.bytes)
+                target = planner.new(source.bytes, _leaf_name(i, n))
             drafts.append(planner.copy(source, target))
             state.append(target)
         return drafts, state
@@ -382,7 +420,7 @@ class _Scope:
         arguments = [self.values[o][n] for o, n in leaf_operands(i)[1:]]
         before, results, taken = self._branch_results(i, position, arguments)
         index = self.values[i.operands[0]][0]
-        planner.tick(index, *arguments)
+        planner.tick(f"{i.name}: which branch?", index, *arguments)
         parts = []
         for branch in op.branches:
             inside = _Scope(planner, branch, _bound(branch, arguments), _branch_aliases(op))
@@ -395,7 +433,7 @@ class _Scope:
             parts.append((*drafts, *moves))
         for number in taken.values():
             results[number].owner = self.computation
-        planner.tick(index, *arguments, *results)
+        planner.tick(f"{i.name}: end", index, *arguments, *results)
         self.values[i] = results
         self.content.update({b: (i, n) for n, b in enumerate(results)})
         is_predicate = i.operands[0].array_shape.element_type is PRED
@@ -431,7 +469,9 @@ class _Scope:
                     results.append(source)
                     continue
             fits = target is not None and self._writable(target, position, read, [])
-            results.append(target if target is not None and fits else planner.new(shape.bytes, self.computation))
+            if target is None or not fits:
+                target = planner.new(shape.bytes, _leaf_name(i, n), self.computation)
+            results.append(target)
         return drafts, results, taken
 
 
@@ -455,10 +495,10 @@ class _Launching:
         if number in self.in_place:
             self.results.append(self._written_in_place(number, size))
         else:
-            self.results.append(self._in_target(number) or self._shared(number) or self._new(size))
+            self.results.append(self._in_target(number) or self._shared(number) or self._new(number, size))
 
-    def _new(self, size: int) -> Buffer:
-        return self.planner.new(size, self.scope.computation)
+    def _new(self, number: int, size: int) -> Buffer:
+        return self.planner.new(size, _leaf_name(self.i, number), self.scope.computation)
 
     def _dies(self, operand: int) -> bool:
         return self.scope._dies(self.read[operand], self.position, self.read)
@@ -472,9 +512,9 @@ class _Launching:
         if not fits or not self.scope._writable(target, self.position, self.read, [self.read[operand]]):  # type: ignore[arg-type]
             free = source.owner is self.scope.computation and source not in (*self.results, *self.targets)
             if self._dies(operand) and free:
-                self.planner.taken_over.append(size)
+                self.planner.take_over(source, size, _leaf_name(self.i, number))
                 return source
-            target = self._new(size)
+            target = self._new(number, size)
         assert target is not None
         self.drafts.append(self.planner.copy(source, target))
         self.operands[operand] = target
@@ -500,12 +540,17 @@ class _Launching:
             free = source.owner is self.scope.computation and source not in (*self.results, *self.targets)
             if leaf == number and free and self._dies(operand):
                 self._note(number, [operand])
-                self.planner.taken_over.append(source.bytes)
+                self.planner.take_over(source, source.bytes, _leaf_name(self.i, number))
                 return source
         return None
 
     def _note(self, number: int, operands: Sequence[int]) -> None:
         self.planner.shared.setdefault(self.i, []).extend((number, operand) for operand in operands)
+
+
+def _leaf_name(i: Instruction, number: int) -> str:
+    """What a result of an instruction is called on the timeline."""
+    return i.name if isinstance(i.shape, Shape) else f"{i.name}.{number}"
 
 
 def _bound(computation: Computation, buffers: Sequence[Buffer]) -> Values:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from fusile.base.errors import CompileError, FusileError, VerificationError
+from fusile.base.records import PassRecord
 from fusile.base.settings import Settings
 from fusile.hlo.ir import Module
 from fusile.hlo.text import print_module
@@ -39,15 +40,6 @@ class Repeat:
     limit: int = 8
 
 
-@dataclass(frozen=True)
-class PassRecord:
-    """One run of one pass."""
-
-    name: str
-    seconds: float
-    changed: bool
-
-
 def run_passes(module: Module, passes: Sequence[Pass | Repeat], settings: Settings) -> list[PassRecord]:
     """Runs `passes` in order on `module`, in place; returns a record of every run, skipped ones left out.
 
@@ -69,6 +61,7 @@ class _Run:
         self.module, self.settings = module, settings
         self.records: list[PassRecord] = []
         self.runs: Counter[str] = Counter()
+        self.instructions = module.size()
         if settings.verify:
             verify(module)
         if settings.dump:
@@ -87,11 +80,15 @@ class _Run:
         before = fingerprint(self.module) if self.settings.verify else 0
         start = time.perf_counter()
         changed = _call(one, self.module)
-        self.records.append(PassRecord(one.name, time.perf_counter() - start, changed))
+        seconds = time.perf_counter() - start
         if self.settings.verify:
             _check(one, self.module, changed, changed_really=fingerprint(self.module) != before)
-        if changed and self.settings.dump:
-            dump(self.module, one.name, Path(self.settings.dump))
+        dumped = ""
+        if changed:
+            self.instructions = self.module.size()
+            if self.settings.dump:
+                dumped = dump(self.module, one.name, Path(self.settings.dump)).name
+        self.records.append(PassRecord(one.name, seconds, changed, self.instructions, dumped))
         return changed
 
 
@@ -117,10 +114,39 @@ def _check(one: Pass, module: Module, changed: bool, changed_really: bool) -> No
 
 
 def dump(module: Module, stage: str, directory: Path) -> Path:
-    """Writes the module's text to `directory/<module>/NNN-<stage>.hlo`, NNN one more than the last there."""
+    """Writes the module's text to `directory/<module>/NNN-<stage>.hlo`, NNN one more than the last there. Text that the
+    last file holds already is not written again."""
+    folder = _folder(module, directory)
+    taken = {int(number): p for p in folder.glob("*.hlo") if (number := p.name.partition("-")[0]).isdecimal()}
+    text = print_module(module, elide=DUMPED_ELEMENTS)
+    last = max(taken, default=-1)
+    if taken and taken[last].read_text() == text:
+        return taken[last]
+    path = folder / f"{last + 1:03d}-{stage}.hlo"
+    path.write_text(text)
+    return path
+
+
+def dump_records(module: Module, records: Sequence[PassRecord], directory: Path) -> Path:
+    """Adds the table of a compilation's passes to `directory/<module>/passes.txt`."""
+    path = _folder(module, directory) / "passes.txt"
+    with path.open("a") as file:
+        file.write(pass_table(records))
+    return path
+
+
+def pass_table(records: Sequence[PassRecord]) -> str:
+    """The runs of passes as a table: milliseconds, instructions afterwards, and where the module was dumped to."""
+    lines = [f"{'ms':>10} {'instructions':>12}  pass"]
+    for r in records:
+        after = f"{r.instructions:12}" if r.changed else f"{'-':>12}"
+        lines.append(f"{r.seconds * 1e3:10.3f} {after}  {r.name}{'  -> ' * bool(r.dumped)}{r.dumped}")
+    total = sum(r.seconds for r in records)
+    lines.append(f"{total * 1e3:10.3f} {'':12}  total of {len(records)} runs ('-': nothing changed)")
+    return "\n".join(lines) + "\n"
+
+
+def _folder(module: Module, directory: Path) -> Path:
     folder = directory / re.sub(r"[^\w.\-]", "_", module.name)
     folder.mkdir(parents=True, exist_ok=True)
-    taken = [int(number) for p in folder.glob("*.hlo") if (number := p.name.partition("-")[0]).isdecimal()]
-    path = folder / f"{max(taken, default=-1) + 1:03d}-{stage}.hlo"
-    path.write_text(print_module(module, elide=DUMPED_ELEMENTS))
-    return path
+    return folder

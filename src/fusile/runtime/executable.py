@@ -6,7 +6,7 @@ import ctypes
 import math
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from fusile.base.errors import ArgumentError, LoadError
+from fusile.base.records import PassRecord
 from fusile.runtime.arrays import ArrayAddresses
 from fusile.runtime.buffers import ALIGNMENT, RESULTS
 from fusile.runtime.elf import Image, standard_externals
@@ -49,11 +50,23 @@ class Executable:
     overlaps another argument, or is large and not at a multiple of 64 bytes.
     """
 
-    def __init__(self, program: Program, threads: int, compile_times: dict[str, float] | None = None) -> None:
+    def __init__(
+        self,
+        program: Program,
+        threads: int,
+        compile_times: dict[str, float] | None = None,
+        passes: Sequence[PassRecord] = (),
+        assembly: Callable[[str], str] | None = None,
+    ) -> None:
+        """`assembly`: what makes the text of the stage "asm" from that of "llvm", where there is a compiler."""
         require(program.target)
         self.program = program
         self.compile_times: dict[str, float] = compile_times or {}
         """Seconds of each stage of compilation; empty when the program came from a file."""
+        self.passes = tuple(passes)
+        """The runs of passes, likewise."""
+        self.threads = threads
+        self._assembly = assembly
         self._pool = pool(program.pool_object, threads)
         self._host_calls = HostCalls(program.host_calls) if program.host_calls else None
         externals = {**standard_externals(), "fusile_parallel": self._pool.parallel}
@@ -200,8 +213,15 @@ class Executable:
         return Memory(total(p.parameters[: self._count]), total(p.results), constants, p.arena_bytes, p.temp_unshared)
 
     def text(self, stage: str) -> str:
-        """The program at a stage: hlo, optimized, loops, llvm or asm. Raises ArgumentError for stages that were not
-        kept."""
+        """The program at a stage: hlo, decisions (of fusion, with reasons), optimized, loops, llvm or asm. Assembly is
+        kept nowhere: it is made anew from the LLVM text. Raises ArgumentError for stages that were not kept."""
+        if stage == "asm" and "llvm" in self.program.texts:
+            if self._assembly is None:
+                raise ArgumentError(
+                    "a program loaded from a file has no compiler at hand to write its assembly",
+                    hint="disassemble it, or compile its source: fusile.compile(source).text('asm')",
+                )
+            return self._assembly(self.program.texts["llvm"])
         if stage not in self.program.texts:
             raise ArgumentError(
                 f"no text of the stage {stage!r} is kept", hint=f"there are: {', '.join(self.program.texts) or 'none'}"

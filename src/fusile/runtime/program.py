@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,11 +19,12 @@ import numpy as np
 from fusile.base.digest import digest
 from fusile.base.element_type import element_type
 from fusile.base.errors import LoadError
+from fusile.base.records import Life
 from fusile.base.version import VERSION
 
 _MAGIC = b"FUSILE\r\n"
 _HEADER = struct.Struct("<8sIQ32s")
-_FORMAT = 3
+_FORMAT = 4
 
 
 @dataclass(frozen=True)
@@ -48,13 +50,14 @@ def _specs(rows: Iterable[Any]) -> tuple[ArraySpec, ...]:
 @dataclass(frozen=True)
 class Kernel:
     """One kernel launch: its name, the ops it fuses, floating-point operations, and the bytes it must move, from
-    shapes."""
+    shapes. `code`: the part of the texts "loops" and "llvm" that it runs; equal kernels share one."""
 
     name: str
     ops: tuple[str, ...]
     flops: int
     bytes_read: int
     bytes_written: int
+    code: str = ""
 
 
 @dataclass(frozen=True)
@@ -104,6 +107,9 @@ class Program:
     preparation: Program | None = None
     """What makes the last parameters from others that seldom change, those numbered `prepared_from`."""
     prepared_from: tuple[int, ...] = ()
+    lives: tuple[Life, ...] = ()
+    """What lies where in the arena, on a timeline whose steps `timeline` names."""
+    timeline: tuple[str, ...] = ()
 
     @property
     def kept_bytes(self) -> int:
@@ -135,6 +141,8 @@ class Program:
             "host_calls": [dataclasses.astuple(c) for c in self.host_calls],
             "prepared": self.preparation is not None,
             "prepared_from": self.prepared_from,
+            "lives": [dataclasses.astuple(life) for life in self.lives],
+            "timeline": self.timeline,
             "sizes": [len(b) for b in blobs],
         }
         head = json.dumps(index).encode()
@@ -188,7 +196,7 @@ class Program:
             constants=tuple(constants),
             arena_bytes=index["arena_bytes"],
             temp_unshared=index["temp_unshared"],
-            kernels=tuple(Kernel(n, tuple(o), f, r, w) for n, o, f, r, w in index["kernels"]),
+            kernels=tuple(Kernel(n, tuple(o), f, r, w, c) for n, o, f, r, w, c in index["kernels"]),
             texts=index["texts"],
             aliases=tuple((r, p) for r, p in index["aliases"]),
             host_calls=tuple(
@@ -196,7 +204,23 @@ class Program:
             ),
             preparation=preparation,
             prepared_from=tuple(index["prepared_from"]),
+            lives=tuple(Life(*life) for life in index["lives"]),
+            timeline=tuple(index["timeline"]),
         )
+
+
+_PART = re.compile(r"^(?:#|;) -- (.+)\n", re.MULTILINE)
+
+
+def join_parts(parts: Mapping[str, str], comment: str) -> str:
+    """Texts of one stage as one, each under a comment with its name."""
+    return "\n".join(f"{comment} -- {name}\n{text}" for name, text in parts.items())
+
+
+def parts_of(text: str) -> dict[str, str]:
+    """The texts that `join_parts` joined, by name."""
+    pieces = _PART.split(text)
+    return dict(zip(pieces[1::2], pieces[2::2], strict=True))
 
 
 def _padding(size: int) -> int:
