@@ -55,4 +55,5 @@ class CompileError(FusileError):
 
 
 class LoadError(FusileError):
-    """A saved program that can't be loaded: corrupt, of another version, or for another machine."""
+    """A saved program that can't be loaded: corrupt, of another version, for another machine, or in a format whose
+    reader is missing."""

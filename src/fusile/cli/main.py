@@ -103,7 +103,7 @@ def _command(
     commands: Any, name: str, what: str, function: Callable[[argparse.Namespace], int]
 ) -> argparse.ArgumentParser:
     command: argparse.ArgumentParser = commands.add_parser(name, help=what, description=what.capitalize() + ".")
-    command.add_argument("file", type=Path, help="a file of StableHLO or HLO text")
+    command.add_argument("file", type=Path, help="a file of StableHLO or HLO text, or of MLIR bytecode")
     command.add_argument("--target", default="cpu", help="cpu (default) or interpreter")
     command.add_argument("--threads", type=int, help="threads to run on (default: all cores)")
     command.add_argument("--no-cache", action="store_true", help="compile anew")
@@ -195,7 +195,10 @@ def _compare(options: argparse.Namespace, inputs: list[Any], results: list[Any])
 def _text_of(options: argparse.Namespace) -> str:
     if options.file is None or str(options.file) == "-":
         return sys.stdin.read()
-    return str(options.file.read_text(errors="replace"))
+    from fusile.stablehlo.bytecode import bytecode_text, is_bytecode
+
+    data: bytes = options.file.read_bytes()
+    return bytecode_text(data) if is_bytecode(data) else data.decode("utf-8", "replace")
 
 
 def _write(options: argparse.Namespace, module: Any, source: str) -> int:

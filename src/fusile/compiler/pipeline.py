@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from fusile.base.errors import ArgumentError, ParseError, SettingsError, UnsupportedOpError
+from fusile.base.errors import ArgumentError, LoadError, ParseError, SettingsError, UnsupportedOpError
 from fusile.base.records import PassRecord
 from fusile.base.settings import Settings
 from fusile.base.shape import TupleShape
@@ -37,13 +37,21 @@ from fusile.rewrite.passes import dump_records, run_passes
 from fusile.runtime.executable import Executable
 from fusile.runtime.program import ArraySpec, HostCall, Program, join_parts, parts_of
 from fusile.stablehlo import parse as parse_stablehlo
+from fusile.stablehlo.bytecode import bytecode_text, is_bytecode
 from fusile.targets.cpu.arrays import arrays_text
 from fusile.targets.cpu.entry import entry_text
 from fusile.targets.cpu.pool import pool_text
 from fusile.targets.target import CompiledKernel, Phase, Target
 from fusile.targets.target import target as find_target
 
-Source = Module | str | bytes | os.PathLike[str]
+
+class Export(Protocol):
+    """What `jax.export.export` returns, as far as we look into it."""
+
+    def mlir_module(self) -> str: ...
+
+
+Source = Module | str | bytes | bytearray | os.PathLike[str] | Export
 
 
 def compile(
@@ -55,7 +63,12 @@ def compile(
     donate: int | Sequence[int] = (),
     stable: Sequence[int] = (),
 ) -> Executable | Interpreted:
-    """Compiles a program: a module, HLO or StableHLO text, or a path to a file of either.
+    """Compiles a program: a module, HLO or StableHLO text, MLIR bytecode, a `jax.export.Exported` or its serialized
+    bytes, or a path to a file of any of these.
+
+    The function takes the arguments of `@main`, flat. For an export those are its `in_avals` numbered by
+    `module_kept_var_idx`, the leaves of the exported function's arguments without those that it does not use, after
+    the number of the platform among `platforms` where there are several; its results are those of `out_avals`.
 
     `frozen`: constants are weights that may be folded into one another. `stable`: numbers of the arguments that seldom
     change; what depends on them alone is a program of its own, which `Executable.prepare` runs. `donate`: numbers of
@@ -63,7 +76,7 @@ def compile(
     (`input_output_alias`, `tf.aliasing_output`) or by one of the same type, which is then computed in its place.
 
     Raises ParseError, VerificationError or UnsupportedOpError when the program is wrong or has what this target can't
-    do, ArgumentError when it has no such arguments.
+    do, ArgumentError when it has no such arguments, LoadError for bytecode where jaxlib is missing or can't read it.
     """
     settings = settings or Settings()
     module = read(source)
@@ -134,9 +147,14 @@ def read(source: Source) -> Module:
             return read(path.read_bytes())
         except ParseError as error:
             raise error.in_file(str(path)) from None
-    text = source.decode("utf-8", "replace") if isinstance(source, bytes) else source
+        except LoadError as error:
+            raise LoadError(f"{path}: {error.message}", hint=error.hint) from error
+    text = source.mlir_module() if hasattr(source, "mlir_module") else source
+    if isinstance(text, bytes | bytearray):
+        data = bytes(text)
+        text = bytecode_text(data) if is_bytecode(data) else data.decode("utf-8", "replace")
     if not isinstance(text, str):
-        raise ArgumentError(f"a program is a module, text or a path, not {type(source).__name__}")
+        raise ArgumentError(f"a program is a module, text, bytecode, an export or a path, not {type(source).__name__}")
     if "HloModule" in text:
         return parse_module(text)
     if "func.func" in text or "stablehlo." in text or "module" in text:
