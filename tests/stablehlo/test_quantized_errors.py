@@ -7,6 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fusile.base.errors import FusileError
+from fusile.stablehlo import parse
 
 sys.path.insert(0, str(Path(__file__).parent))
 from quantized_reference import Type, refused, region, tensor
@@ -147,3 +152,22 @@ def test_functions_return_what_they_declare() -> None:
     assert "it returns" in str(refused(f"func.func @main(%a: {a}) -> {b} {{ return %a : {b} }}"))
     text = f"func.func @f(%x: {b}) -> {b} {{ return %x : {b} }}\nfunc.func @main(%a: {a}) -> {b} {{"
     assert "@f takes" in str(refused(f"{text}\n%0 = call @f(%a) : ({a}) -> {b}\nreturn %0 : {b}\n}}"))
+
+
+GOOD = f"""!q = {A}
+func.func @main(%a: tensor<4x!q>, %b: tensor<2x3x{replace(AXIS, dimension=0)}>) -> tensor<4x!q> {{
+  %c = stablehlo.constant dense<[1, 2, 3, 4]> : tensor<4x!q>
+  %0 = stablehlo.add %a, %c : tensor<4x!q>
+  %1 = stablehlo.uniform_dequantize %b : (tensor<2x3x{AXIS}>) -> tensor<2x3xf32>
+  return %0 : tensor<4x!q>
+}}"""
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.floats(0, 1), st.integers(0, 12), st.text("{}()[]<>%@#=,:x!-019.eq ?", max_size=4))
+def test_damaged_text_reads_or_is_an_error_of_ours(place: float, length: int, instead: str) -> None:
+    start = int(place * len(GOOD))
+    try:
+        parse(GOOD[:start] + instead + GOOD[start + length :])
+    except FusileError as error:
+        assert str(error)

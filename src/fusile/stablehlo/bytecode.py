@@ -94,7 +94,7 @@ def _read() -> None:
     sdy.register_dialect(context)
     with context:
         module = stablehlo.deserialize_portable_artifact(context, sys.stdin.buffer.read())
-        text = module.operation.get_asm(enable_debug_info=True)
+        text = str(module.operation.get_asm(enable_debug_info=True))
     sys.stdout.buffer.write(text.encode())
 
 

@@ -150,9 +150,9 @@ def quantized_shape(dimensions: Sequence[Dimension], quantization: Quantization)
     return QuantizedShape(q.storage, tuple(dimensions), quantization=q)
 
 
-def quantizations(shape: AnyShape | None) -> tuple[Quantization | None, ...]:
-    """The quantized type of each array in a type; None for those that have none."""
-    leaves = () if shape is None else shape.leaves()
+def quantizations(shape: object) -> tuple[Quantization | None, ...]:
+    """The quantized type of each array in a type; None for those that have none. Empty for what is no value's type."""
+    leaves = shape.leaves() if isinstance(shape, Shape | TupleShape) else ()
     return tuple(leaf.quantization if isinstance(leaf, QuantizedShape) else None for leaf in leaves)
 
 

@@ -47,7 +47,7 @@ def is_quantized(context: Context) -> bool:
     scope, operation = context.scope, context.operation
     if scope.quantized and any(scope.quantization(name) for name in operation.operands):
         return True
-    return any(any(quantizations(t)) for t in operation.result_types if isinstance(t, Shape | TupleShape))
+    return any(any(quantizations(t)) for t in operation.result_types)
 
 
 def convert_quantized(context: Context, conversion: Conversion) -> Sequence[Instruction]:
