@@ -32,6 +32,16 @@ def flags(path: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
 
 
 @functools.cache
+def model(path: Path = Path("/proc/cpuinfo")) -> str:
+    """The processor's name; empty where the system doesn't tell."""
+    try:
+        found = re.search(r"^model name\s*:\s*(.*)$", path.read_text(), re.MULTILINE)
+    except OSError:
+        return ""
+    return found[1].strip() if found else ""
+
+
+@functools.cache
 def require(target: str) -> None:
     """Raises LoadError when this machine can't run code for `target`: LLVM's triple, processor and features, as in a
     program's `target`."""
