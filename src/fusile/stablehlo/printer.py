@@ -112,6 +112,8 @@ class _Printer:
             return [leaf for operand in operands for leaf in operand]
         if opcode == "copy":
             return operands[0]
+        if opcode in ("abs", "sign") and instruction.array_shape.element_type.is_unsigned:
+            return operands[0] if opcode == "abs" else self._sign_of_unsigned(instruction, operands[0])
         if opcode == "get-tuple-element":
             return _element(instruction.operands[0].shape, operands[0], instruction.op.index)  # type: ignore[attr-defined]
         if opcode in ("call", "fusion"):
@@ -126,6 +128,18 @@ class _Printer:
         if found is None:
             raise UnsupportedOpError(f"StableHLO has no op {opcode}", source=instruction.source)
         return self._write(instruction, *found, operands, [(c, None) for c in computations])
+
+    def _sign_of_unsigned(self, instruction: Instruction, operand: list[str]) -> list[str]:
+        """StableHLO's `sign` takes signed numbers only: of others it is the lesser of them and 1."""
+        shape = instruction.array_shape
+        one, kind = self.fresh(), mlir_type(shape)
+        self.lines.append(f'{self.indent}{one} = "stablehlo.constant"() <{{value = dense<1> : {kind}}}> : () -> {kind}')
+        name = self.fresh()
+        self.lines.append(
+            f'{self.indent}{name} = "stablehlo.minimum"({operand[0]}, {one}) : ({kind}, {kind}) -> {kind}'
+            f"{_location(instruction.source)}"
+        )
+        return [name]
 
     def _write(
         self,
