@@ -52,7 +52,7 @@ def test_mlir_takes_what_is_printed(opcode: str, element_type: ElementType | Non
 def test_what_is_printed_means_the_same(opcode: str, element_type: ElementType) -> None:
     module = module_of(opcode, element_type)
     values = np.array([0, 1, 2, 0, 1, 3]).astype(element_type.dtype)
-    arguments = [values] * len(module.entry.parameters)
+    arguments = [values, values[::-1].copy()][: len(module.entry.parameters)]
     for found, want in zip(
         interpret(parse(print_module(module)), arguments), interpret(module, arguments), strict=True
     ):

@@ -268,9 +268,7 @@ Minimum = binary(
     "Minimum", "minimum", ANY, n.widened(n.minimum), "The smaller; NaN when either is (`minimum`).", commutative=True
 )
 Power = binary("Power", "power", NUMBER, _power, "x**y (`power`).")
-Atan2 = binary(
-    "Atan2", "atan2", INEXACT, n.doubled(np.arctan2), "The angle of the point (y, x): operands y, x (`atan2`)."
-)
+Atan2 = binary("Atan2", "atan2", INEXACT, n.doubled(n.atan2), "The angle of the point (y, x): operands y, x (`atan2`).")
 And = binary("And", "and", BITS, _and, "Logical or bitwise and (`and`).", commutative=True)
 Or = binary("Or", "or", BITS, _or, "Logical or bitwise or (`or`).", commutative=True)
 Xor = binary("Xor", "xor", BITS, _xor, "Logical or bitwise exclusive or (`xor`).", commutative=True)

@@ -84,6 +84,13 @@ def remainder(a: Array, b: Array) -> Array:
     return np.where(b == 0, a, np.where(minus_one, a.dtype.type(0), rest))
 
 
+def atan2(y: Array, x: Array) -> Array:
+    """Of complex numbers `-i log((x + i y) / sqrt(x**2 + y**2))`, whose value at real ones is the angle."""
+    if not np.iscomplexobj(y):
+        return np.asarray(np.arctan2(y, x))
+    return np.asarray(-1j * np.log((x + 1j * y) / np.sqrt(x * x + y * y)))
+
+
 def power(a: Array, b: Array) -> Array:
     if not element_type(a.dtype).is_integer:
         return np.power(a, b)

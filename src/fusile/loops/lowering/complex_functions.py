@@ -279,6 +279,13 @@ def atan(r: Real, a: Pair) -> Pair:
     return _over_i(r, atanh(r, _times_i(r, a)))
 
 
+def atan2(r: Real, y: Pair, x: Pair) -> Pair:
+    """-i log((x + i y) / sqrt(x**2 + y**2))."""
+    turned, xx, yy = _times_i(r, y), multiply(r, x, x), multiply(r, y, y)
+    size = sqrt(r, Pair(r.add(xx.real, yy.real), r.add(xx.imag, yy.imag)))
+    return _over_i(r, log(r, divide(r, Pair(r.add(x.real, turned.real), r.add(x.imag, turned.imag)), size)))
+
+
 FUNCTIONS: dict[type, Callable[..., Pair]] = {
     ew.Exponential: exponential,
     ew.ExponentialMinusOne: exponential_minus_one,
@@ -297,6 +304,7 @@ FUNCTIONS: dict[type, Callable[..., Pair]] = {
     ew.Asin: asin,
     ew.Acos: acos,
     ew.Atan: atan,
+    ew.Atan2: atan2,
     ew.Asinh: asinh,
     ew.Acosh: acosh,
     ew.Atanh: atanh,
