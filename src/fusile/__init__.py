@@ -19,6 +19,7 @@ from fusile.base.version import VERSION as __version__
 
 if TYPE_CHECKING:
     from fusile.compiler.pipeline import compile
+    from fusile.compiler.report import report
     from fusile.custom_calls.registry import register as register_custom_call
     from fusile.runtime.executable import Executable, load
 
@@ -39,9 +40,11 @@ __all__ = [
     "compile",
     "load",
     "register_custom_call",
+    "report",
 ]
 _LAZY = {
     "compile": "fusile.compiler.pipeline",
+    "report": "fusile.compiler.report",
     "Executable": "fusile.runtime.executable",
     "load": "fusile.runtime.executable",
     "register_custom_call": "fusile.custom_calls.registry",

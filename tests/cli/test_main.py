@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -114,3 +115,35 @@ def test_compare_names_the_first_instruction_that_differs(program, monkeypatch, 
     assert RULES[Add] is not wrong
     assert main(["run", str(program), "--compare", "--no-cache"]) == 1
     assert "r = f32[2,3] multiply" in capsys.readouterr().out
+
+
+def test_show_writes_a_page(program, tmp_path, capsys) -> None:
+    pytest.importorskip("jinja2")
+    assert main(["show", str(program), "--html"]) == 0
+    page = program.with_suffix(".html").read_text()
+    assert capsys.readouterr().out.strip() == str(program.with_suffix(".html"))
+    assert page.startswith("<!doctype html>") and "loop.r" in page and "not run" not in page
+    assert main(["show", str(program), "--html", "-o", str(tmp_path / "other.html")]) == 0
+    assert (tmp_path / "other.html").exists()
+
+
+def test_pages_are_of_compiled_programs(program, capsys) -> None:
+    assert main(["show", str(program), "--html", "--target", "interpreter"]) == 1
+    assert "interpreter" in capsys.readouterr().err
+    assert main(["show", str(program), "-o", "page.html"]) == 1
+    assert "--html" in capsys.readouterr().err
+
+
+def test_run_writes_a_trace(program, tmp_path, capsys) -> None:
+    path = tmp_path / "trace.json"
+    assert main(["run", str(program), "--trace", str(path)]) == 0
+    (event,) = json.loads(path.read_text())["traceEvents"]
+    assert event["name"] == "loop.r" and event["ph"] == "X" and event["args"]["flops"] == 12
+    assert str(path) in capsys.readouterr().out
+    assert main(["run", str(program), "--trace", str(path), "--target", "interpreter"]) == 1
+    assert "interpreter" in capsys.readouterr().err
+
+
+def test_assembly_for_another_kind_of_machine(program, capsys) -> None:
+    assert main(["show", str(program), "--stage", "asm", "--target", "cpu:aarch64"]) == 0
+    assert "fmul" in capsys.readouterr().out

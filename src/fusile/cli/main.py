@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import json
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -14,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from fusile.base.errors import FusileError
+from fusile.base.errors import ArgumentError, FusileError
 from fusile.base.settings import Settings
 from fusile.base.version import VERSION
 
@@ -23,6 +24,8 @@ EXAMPLES = """examples:
   fusile run program.hlo --inputs x.npy y.npy --save out.npz
   fusile run program.mlir --compare            run the interpreter too and name the first instruction that differs
   fusile show program.mlir --stage loops       hlo, decisions, optimized, loops, llvm, asm, kernels
+  fusile show program.mlir --html -o page.html everything about it on one page
+  fusile run program.mlir --trace trace.json   when each kernel ran, for Perfetto
   fusile opt program.hlo --passes simplify,cse run some passes, text to text (--list: their names)
   fusile convert program.mlir --to hlo         between StableHLO and HLO text
   fusile bench program.mlir --seconds 3        latency, kernels, bytes, compile times
@@ -65,10 +68,14 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--compare", action="store_true", help="also run the interpreter and name the first instruction that differs"
     )
-    show = _command(commands, "show", "print a program at a stage of compilation", show_program)
+    run.add_argument("--trace", type=Path, metavar="FILE", help="write when each kernel ran, for Perfetto or Chrome")
+    show = _command(commands, "show", "print a program at a stage of compilation, or write a page on it", show_program)
     show.add_argument(
         "--stage", default="optimized", choices=["hlo", "decisions", "optimized", "loops", "llvm", "asm", "kernels"]
     )
+    show.add_argument("--html", action="store_true", help="write a page with everything about it, kernels timed")
+    show.add_argument("-o", "--output", type=Path, help="the page's file (default: the program's name, .html)")
+    show.add_argument("--seed", type=int, default=0, help="seed of the random inputs that kernels are timed on")
     _text_commands(commands)
     bench = _command(commands, "bench", "time a program", bench_program)
     bench.add_argument("--seconds", type=float, default=2.0, help="how long to repeat calls (default 2)")
@@ -168,6 +175,11 @@ def run_program(options: argparse.Namespace) -> int:
     for number, r in enumerate(results):
         print(f"result {number}: {r.dtype}{list(r.shape)}")
         print(np.array2string(r, threshold=20, precision=6))
+    if options.trace:
+        if options.target == "interpreter":
+            raise ArgumentError("the interpreter has no kernels to trace", hint="run it with --target cpu")
+        options.trace.write_text(json.dumps(executable.profile(*inputs).chrome_trace()))
+        print(f"trace: {options.trace} (open it in https://ui.perfetto.dev or chrome://tracing)")
     if options.save:
         np.savez(options.save, **{f"result_{i}": r for i, r in enumerate(results)})
     return _compare(options, inputs, results) if options.compare else 0
@@ -246,6 +258,10 @@ def convert_program(options: argparse.Namespace) -> int:
 
 
 def show_program(options: argparse.Namespace) -> int:
+    if options.html:
+        return _write_report(options)
+    if options.output:
+        raise ArgumentError("-o is the file of a page", hint="add --html")
     if options.stage == "asm" and ":" in options.target:
         from fusile.compiler.pipeline import cross_assembly
 
@@ -257,6 +273,18 @@ def show_program(options: argparse.Namespace) -> int:
         _print_kernels(executable)
     else:
         print(executable.text(options.stage))
+    return 0
+
+
+def _write_report(options: argparse.Namespace) -> int:
+    from fusile.compiler.report import Report
+
+    if options.target == "interpreter":
+        raise ArgumentError("the interpreter compiles nothing to report on", hint="use --target cpu")
+    # Compiled anew, so that the page says what compiling takes.
+    options.no_cache = True
+    report = Report(_compiled(options), _inputs(options))
+    print(report.save(options.output or options.file.with_suffix(".html")))
     return 0
 
 

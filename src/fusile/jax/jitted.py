@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import threading
 from collections import OrderedDict
@@ -130,6 +131,16 @@ class Jitted:
         given = jax.tree.leaves(lowered.args_info)
         donated = tuple(n for n, info in enumerate(given) if info.donated)
         return Lowered(parse(text), text, lowered.out_tree, self._target, self._settings, results, donated)
+
+    def compile_anew(self, *args: Any, **kwargs: Any) -> tuple[Any, list[np.ndarray] | None]:
+        """The executable for these arguments, not from any cache, and the arrays that a call gives it; None when some
+        are `jax.ShapeDtypeStruct`s. `fusile.report` asks for it."""
+        leaves = jax.tree.leaves((self._dynamic(args) if self._static else args, kwargs))
+        lowered = self.lower(*args, **kwargs)
+        lowered = dataclasses.replace(lowered, settings=dataclasses.replace(self._settings or Settings(), cache=False))
+        if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves):
+            return lowered.compile(), None
+        return lowered.compile(), [to_numpy(jax.typeof(leaf))(leaf) for leaf in leaves]
 
     def _dynamic(self, args: Sequence[Any]) -> tuple[Any, ...]:
         static = self._static_positions(len(args))

@@ -78,7 +78,9 @@ class Executable:
         self._entry = _ENTRY(self._image.symbols["fusile_entry"])
         self._constants = [_aligned(c) for c in program.constants]
         self._constant_table = _table(self._constants)
-        self._preparation = None if program.preparation is None else Executable(program.preparation, threads)
+        self._preparation = None
+        if program.preparation is not None:
+            self._preparation = Executable(program.preparation, threads, assembly=assembly)
         prepared = 0 if self._preparation is None else len(self._preparation.program.results)
         self._count = len(program.parameters) - prepared
         """Arguments of a call; the other parameters are prepared."""
@@ -197,6 +199,11 @@ class Executable:
     def signature(self) -> str:
         """The parameters as text."""
         return ", ".join(f"{p.name}: {p}" for p in self.program.parameters[: self._count])
+
+    @property
+    def preparation(self) -> Executable | None:
+        """What makes the last parameters from arguments that seldom change, if anything does."""
+        return self._preparation
 
     @property
     def kernels(self) -> list[Kernel]:

@@ -43,11 +43,21 @@ class Options:
             find_target(target)
 
 
-def compile_module(module: Module, options: Options, stable: Sequence[int] = ()) -> Any:
-    """An executable of a module for the options' target. `stable`: the arguments that seldom change."""
-    return compile_for_target(
-        module, target=options.target, settings=options.settings, frozen=options.freeze, stable=stable
-    )
+def compile_module(
+    module: Module, options: Options, stable: Sequence[int] = (), settings: Settings | None = None
+) -> Any:
+    """An executable of a module for the options' target. `stable`: the arguments that seldom change; `settings` are
+    used in place of the options'."""
+    settings = settings or options.settings
+    return compile_for_target(module, target=options.target, settings=settings, frozen=options.freeze, stable=stable)
+
+
+def seldom_changed(lowering: Lowering) -> list[int]:
+    """The arguments that change less often than calls come: captured tensors, and variables that a call does not
+    assign."""
+    first = lowering.arguments + len(lowering.tensors)
+    assigned = {first + i for i in lowering.assigned}
+    return [n for n in range(lowering.arguments, first + len(lowering.variables)) if n not in assigned]
 
 
 class Lowered:
@@ -79,12 +89,7 @@ class Specialization:
         self.backward: Backward | None = None
         """Its gradient function, made when first asked for."""
         self.lowering = lowering = lower(traced, options.freeze)
-        seldom = range(lowering.arguments, lowering.arguments + len(lowering.tensors) + len(lowering.variables))
-        first = lowering.arguments + len(lowering.tensors)
-        assigned = {first + i for i in lowering.assigned}
-        self.executable = compile_module(
-            lowering.module, options, [n for n in seldom if n not in assigned] if keep_prepared else ()
-        )
+        self.executable = compile_module(lowering.module, options, seldom_changed(lowering) if keep_prepared else ())
         self._prepared: Prepared | None = None
         self._run = self._interpret if options.target == "interpreter" else self._compiled
         if options.target != "interpreter" and self.executable.program.preparation is None:
@@ -179,11 +184,23 @@ class CompiledFunction:
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:
         """The function lowered for these arguments (a tf.TensorSpec may stand for a tensor), not compiled: `.module` is
         the HLO, `.compile()` the executable."""
+        return Lowered(self._lower(args, kwargs)[0], self._options)
+
+    def compile_anew(self, *args: Any, **kwargs: Any) -> tuple[Any, list[np.ndarray]]:
+        """The executable for these arguments, not from any cache, and the arrays that a call gives it, with the
+        variables' values now. `fusile.report` asks for it."""
+        lowering, arrays = self._lower(args, kwargs)
+        settings = replace(self._options.settings, cache=False)
+        executable = compile_module(lowering.module, self._options, seldom_changed(lowering), settings)
+        return executable, list(map(as_numpy, [*arrays, *lowering.tensors, *VariableReader(lowering.variables)()]))
+
+    def _lower(self, args: Any, kwargs: Any) -> tuple[Lowering, list[Any]]:
+        """The function lowered for these arguments, and their tensors and arrays."""
         args, kwargs = _examples((args, kwargs))
         arrays: list[Any] = []
         describe((args, kwargs), arrays)
         check_arguments(self._function, args, kwargs)
-        return Lowered(lower(trace(self._function, args, kwargs, arrays), self._options.freeze), self._options)
+        return lower(trace(self._function, args, kwargs, arrays), self._options.freeze), arrays
 
     def executable(self, *args: Any, **kwargs: Any) -> Any:
         """The executable that serves these arguments, made when there is none."""

@@ -6,6 +6,8 @@ import json
 import re
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from fusile.base.errors import FusileError, ParseError, UnsupportedOpError
 from fusile.base.shape import AnyShape, Shape
 from fusile.base.source import Source
@@ -64,17 +66,19 @@ class Text:
     records: list[Record] = field(default_factory=list)
 
 
-def parse_module(text: str) -> Module:
-    """The module that HLO text (ours, or a dump of XLA's) writes.
+def parse_module(text: str, elided: bool = False) -> Module:
+    """The module that HLO text (ours, or a dump of XLA's) writes. With `elided`, constants whose elements were left out
+    are zeros: for looking at the module, not for running it.
 
     Raises ParseError with line and column for text that is not a module, and UnsupportedOpError for ops we don't have.
     """
-    return _Parser(text).parse()
+    return _Parser(text, elided).parse()
 
 
 class _Parser:
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, elided: bool) -> None:
         self.cursor = Cursor(text)
+        self.elided = elided
         self.texts: dict[str, Text] = {}
         self.built: dict[str, Computation] = {}
         self.building: list[str] = []
@@ -264,6 +268,9 @@ class _Parser:
     def _literal(self, record: Record) -> Literal:
         if not isinstance(record.shape, Shape) or not record.shape.is_static:
             raise ValueError(f"a constant of shape {record.shape}")
+        if self.elided and record.argument.strip() == "{...}":
+            # Memory that nobody touches takes no place.
+            return Literal(np.zeros(record.shape.sizes, record.shape.element_type.dtype))
         return Literal(parse_literal(record.argument, record.shape, lambda m, h: self._error(record, m, h)))
 
     def _source(self, record: Record) -> Source | None:
