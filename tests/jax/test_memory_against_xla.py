@@ -16,7 +16,7 @@ import pytest
 
 import fusile.jax
 from fusile.base.settings import Settings
-from fusile.compiler.pipeline import donating, fuse, optimize
+from fusile.compiler.pipeline import Notes, donating, fuse, optimize
 from fusile.memory.plan import CopyStep, Plan, plan
 from fusile.targets.target import target
 
@@ -29,8 +29,8 @@ def planned(name: str, packing: bool) -> Plan:
     lowered = fusile.jax.jit(function, donate_argnums=donate).lower(*arguments)
     settings = replace(Settings(), disabled_passes=() if packing else ("pack-contractions",))
     module = donating(lowered.module, lowered.donated)
-    optimize(module, target("cpu"), settings, False)
-    fuse(module, settings)
+    optimize(module, target("cpu"), settings, False, Notes())
+    fuse(module, settings, Notes())
     return plan(module)
 
 

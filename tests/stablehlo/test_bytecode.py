@@ -67,7 +67,9 @@ def test_every_form_is_the_same_program(form: str, target: str) -> None:
 
 def test_several_platforms_take_the_number_of_one_first() -> None:
     e = exported(platforms=("tpu", "cpu"))
-    results = fusile.compile(e, target="interpreter")(np.int32(e.platforms.index("cpu")), X, W)
+    compiled = fusile.compile(e, target="interpreter")
+    kind = compiled.module.entry.parameters[0].array_shape.element_type  # type: ignore[union-attr]
+    results = compiled(kind.dtype.type(e.platforms.index("cpu")), X, W)
     np.testing.assert_allclose(results[1], np.tanh(X @ W), rtol=1e-5)
 
 

@@ -421,7 +421,10 @@ class BitcastConvert(Op):
 
     def evaluate(self, instruction: Instruction, operands: Sequence[Any], interpreter: Any) -> Any:
         x = np.ascontiguousarray(operands[0])
-        return x.reshape(-1).view(self.element_type.dtype).reshape(instruction.array_shape.sizes)
+        bits = x.reshape(-1).view(self.element_type.dtype)
+        same = instruction.operands[0].array_shape.element_type.bits == self.element_type.bits
+        # Of one width it is elementwise: in computations of scalars it is evaluated for many elements at once.
+        return bits.reshape(np.shape(operands[0]) if same else instruction.array_shape.sizes)
 
 
 @op

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from fusile.base.element_type import element_type
 from fusile.base.shape import AnyShape
 from fusile.hlo.ir import OPS, Computation, Op
+from fusile.hlo.text.dictionary import json_of_dictionary
 from fusile.hlo.text.window import format_dim_labels, format_window, parse_dim_labels, parse_window
 
 
@@ -103,6 +104,12 @@ def read_boolean(text: str) -> bool:
     if text not in ("true", "false"):
         raise ValueError(f"expected true or false, found {text!r}")
     return text == "true"
+
+
+def read_config(text: str) -> str:
+    """A custom call's configuration: a string, JSON as it stands, or the dictionary that XLA writes for typed calls, as
+    JSON."""
+    return json_of_dictionary(text) if text.startswith("{") else unquote(text)
 
 
 def write_word(value: str) -> str:
@@ -220,7 +227,7 @@ SPELLINGS: dict[str, tuple[Attribute, ...]] = {
     "fusion": (Attribute("calls", ("computation",), CODECS["Computation"]),),
     "custom-call": (
         Attribute("custom_call_target", ("target",), QUOTED),
-        Attribute("backend_config", ("config",), QUOTED),
+        Attribute("backend_config", ("config",), Codec(lambda v, _: quote(v), lambda t, _: read_config(t), str)),
         Attribute("custom_call_has_side_effect", ("has_effect",), CODECS["bool"]),
     ),
     "fft": (Attribute("fft_type", ("kind",), WORD), Attribute("fft_length", ("length",), INTEGERS)),

@@ -85,7 +85,10 @@ def parse_literal(text: str, shape: Shape, fail: Callable[[str, str], Exception]
     if "/*" in text:
         text = _COMMENT.sub("", text)
     if text.replace(" ", "") == "{...}":
-        raise fail("the constant's elements were left out when this text was printed", "print it without eliding")
+        raise fail(
+            "the constant's elements were left out when this text was printed",
+            "print it whole: XLA_FLAGS=--xla_dump_large_constants=true",
+        )
     if text.count("{") != text.count("}"):
         raise fail("the constant's braces do not match", "")
     try:

@@ -102,6 +102,9 @@ class _Parser:
         if len(entries) != 1:
             raise self.cursor.error(f"one computation must be marked ENTRY, not {sum(t.is_entry for t in entries)}")
         module = Module(head[1], self.computation(entries[0].name))
+        for computation in module.computations():
+            for instruction in computation.instructions:
+                instruction.shape = plain(instruction.shape)  # bitcasts, which alone ask for layouts, are read by now
         self._finish(module, attributes)
         return module
 

@@ -14,7 +14,7 @@ import numpy as np
 from fusile.base.shape import AnyShape, Shape, TupleShape
 from fusile.base.source import Source
 from fusile.hlo.ir import OPS, Computation, Instruction, Literal, Op
-from fusile.hlo.text.attributes import Names, read_integer
+from fusile.hlo.text.attributes import Names, read_integer, unquote
 from fusile.hlo.text.cursor import plain
 from fusile.hlo.text.elementwise_map import apply_map
 
@@ -49,7 +49,7 @@ def _make(opcode: str, **fields: object) -> Op:
 def _called(foreign: Foreign, attribute: str, names: Names) -> Computation:
     if attribute not in foreign.attributes:
         raise ValueError(f"{foreign.opcode} lacks the attribute {attribute}=")
-    return names.computation(foreign.attributes[attribute].removeprefix("%"))
+    return names.computation(foreign.attributes[attribute].strip("{}").removeprefix("%"))
 
 
 def leaves_of(target: Computation, value: Instruction) -> list[Instruction]:
@@ -158,8 +158,10 @@ def _bitcast(foreign: Foreign, target: Computation, _: Names) -> Instruction:
         operand = target.add(_make("bitcast-convert", element_type=shape.element_type), [operand])
     order, new_order = _major_to_minor(before), _major_to_minor(shape)
     operand = _transposed(target, operand, order)
-    operand = target.add(_make("reshape", dimensions=tuple(shape.dimensions[d] for d in new_order)), [operand],
-                         name=foreign.name, source=foreign.source)  # fmt: skip
+    dimensions = tuple(shape.dimensions[d] for d in new_order)
+    if operand.array_shape.dimensions != dimensions:
+        operand = target.add(_make("reshape", dimensions=dimensions), [operand], name=foreign.name,
+                             source=foreign.source)  # fmt: skip
     return _transposed(target, operand, tuple(new_order.index(d) for d in range(shape.rank)))
 
 
@@ -193,10 +195,24 @@ def _dimension_size(foreign: Foreign, target: Computation, _: Names) -> Instruct
     return target.add(_make("constant", literal=size), name=foreign.name, source=foreign.source)
 
 
+def _custom_call(foreign: Foreign, target: Computation, names: Names) -> Instruction | None:
+    """XLA's CPU compiler calls a routine `TopK` for sorts of which the first few elements are used."""
+    shape = foreign.shape
+    if unquote(foreign.attributes.get("custom_call_target", "")) != "TopK" or not isinstance(shape, TupleShape):
+        return None
+    order = _called(foreign, "called_computations", names).root.op
+    values = shape.shapes[0]
+    if len(foreign.operands) != 1 or not isinstance(values, Shape) or getattr(order, "direction", "") != "GT":
+        return None
+    k = values.sizes[-1]
+    return target.add(_make("topk", k=k), foreign.operands, name=foreign.name, source=foreign.source)
+
+
 ADAPTERS: dict[str, Adapter] = {
     "while": _while,
     "conditional": _conditional,
     "map": _map,
+    "custom-call": _custom_call,
     "fusion": _fusion,
     "bitcast": _bitcast,
     "add-dependency": _add_dependency,
