@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import fusile
 
@@ -371,3 +375,41 @@ def test_hybrid_convolution(target: str) -> None:
     types = ("tensor<1x5x5x3xf32>", tensor(rhs, *kernel.shape), "tensor<1x3x3x2xf32>")
     found = run(target, program(CONVOLUTION.format(1, *types), types[:2], types[2:]), x, kernel)
     np.testing.assert_allclose(found, convolve(x, rhs.dequantize(kernel), 1), rtol=1e-5, atol=1e-4)
+
+
+# Random types
+
+
+@st.composite
+def types(draw: Any) -> Type:
+    """Any storage with a range and a zero point within it, any expressed type, a scale that suits it."""
+    storage = draw(st.sampled_from(["i2", "u2", "i4", "ui4", "i8", "u8", "i16", "ui16", "i32"]))
+    low, high = Type(storage).range
+    expressed = draw(st.sampled_from(sorted(EXPRESSED)))
+    least = draw(st.integers(low, high - 1))
+    most = draw(st.integers(least + 1, high))
+    limits = draw(st.sampled_from([None, (least, most)]))
+    zero_point = draw(st.integers(*(limits or (low, high))))
+    scale = draw(st.floats(1e-3, 1e3))
+    return Type(storage, expressed, (scale,), (zero_point,), limits=limits)
+
+
+@settings(max_examples=20, deadline=None)
+@given(types(), st.floats(1e-3, 1e3), st.integers(0, 1000))
+def test_any_type_follows_the_formulas_on_both_targets(kind: Type, other_scale: float, seed: int) -> None:
+    """Dequantized, added, multiplied, requantized: both targets give what NumPy does."""
+    other = replace(kind, scales=(other_scale,))
+    x, y = kind.random(33, seed=seed), other.random(33, seed=seed + 1)
+    a, b = tensor(kind, 33), tensor(other, 33)
+    body = f"""
+      %r0 = stablehlo.uniform_dequantize %a : ({a}) -> {tensor(kind.expressed, 33)}
+      %r1 = stablehlo.add %a, %b : ({a}, {b}) -> {b}
+      %r2 = stablehlo.multiply %a, %b : ({a}, {b}) -> {a}
+      %r3 = stablehlo.uniform_quantize %a : ({a}) -> {b}"""
+    text = program(body, [a, b], [tensor(kind.expressed, 33), b, a, b])
+    with np.errstate(all="ignore"):
+        p, q = kind.dequantize(x), other.dequantize(y)
+        wanted = (p, other.quantize(p + q), kind.quantize(p * q), other.quantize(p))
+    for target in TARGETS:
+        for found, want in zip(run(target, text, x, y), wanted, strict=True):
+            np.testing.assert_array_equal(found, want)

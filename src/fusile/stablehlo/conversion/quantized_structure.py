@@ -101,7 +101,10 @@ def _constant(context: Context, conversion: Conversion) -> list[Instruction]:
     return on_storage(context, conversion)
 
 
-@quantized_rule("stablehlo.bitcast_convert", "stablehlo.get_dimension_size")
+@quantized_rule(
+    "stablehlo.bitcast_convert", "stablehlo.get_dimension_size", "stablehlo.outfeed", "stablehlo.infeed",
+    "stablehlo.send", "stablehlo.recv",
+)  # fmt: skip
 def _bits(context: Context, conversion: Conversion) -> list[Instruction]:
     """Of the storage, whatever it stands for."""
     return on_storage(context, conversion)
