@@ -64,6 +64,14 @@ class Quantization:
         kinds = f"{mlir_element_name(self.storage)}{bounds}:{mlir_element_name(self.expressed)}{axis}"
         return f"!quant.uniform<{kinds}, {parameters}>"
 
+    def rounds_out_of_range(self) -> bool:
+        """Whether a number clamped to the range as the expressed type has it can become an integer outside: NaN, which
+        becomes 0, or a bound that the expressed type rounds outward (511 is 512 in bf16)."""
+        with np.errstate(over="ignore"):
+            bounds = np.array([self.storage_min, self.storage_max]).astype(self.expressed.dtype).astype(np.float64)
+        low, high = np.clip(bounds, *_limits(self.storage))
+        return not (self.storage_min <= 0 <= self.storage_max and self.storage_min <= low and high <= self.storage_max)
+
     def largest_distance(self) -> int:
         """The largest `abs(i - zero_point)` of a storage integer."""
         return max(self.storage_max - min(self.zero_points), max(self.zero_points) - self.storage_min)

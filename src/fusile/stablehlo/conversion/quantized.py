@@ -124,7 +124,7 @@ def quantize(context: Context, x: Instruction, q: Quantization) -> Instruction:
         x = context.add("add", [x, _spread(context, q.zero_points, q.expressed, x, q)])
     x = context.add("round-nearest-even", [_clamp(context, x, q, q.expressed)])
     stored = convert(context, x, q.storage)
-    return stored if q.storage_min <= 0 <= q.storage_max else _clamp(context, stored, q, q.storage)
+    return _clamp(context, stored, q, q.storage) if q.rounds_out_of_range() else stored
 
 
 def requantize(context: Context, x: Instruction, old: Quantization | None, new: Quantization | None) -> Instruction:
