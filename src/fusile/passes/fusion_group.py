@@ -255,7 +255,9 @@ class Group:
         for r in self.roots:
             after |= other._after(r)
         for m in other.members:
-            if not isinstance(m.op, Broadcast) and not (m.op.elementwise and self._has_shape(m)):
+            # Biases are broadcast; the contraction's own results are at the registers' indices alone.
+            beside = isinstance(m.op, Broadcast) and m not in after
+            if not beside and not (m.op.elementwise and self._has_shape(m)):
                 return f"{m.opcode} is no epilogue"
         if not all(map(self._has_shape, self.roots)):
             return "the contraction's results differ in shape"

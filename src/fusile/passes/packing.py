@@ -143,6 +143,9 @@ def explicit_padding(instruction: Instruction) -> tuple[Instruction, bool]:
     place of `instruction`; and whether anything changed."""
     op = instruction.op
     assert isinstance(op, Convolution) and instruction.computation is not None
+    if not instruction.array_shape.elements:
+        # Negative padding may take away more than the input has, which no Pad can.
+        return instruction, False
     window, numbers, computation = op.window, op.dimension_numbers, instruction.computation
     lhs, rhs = instruction.operands
     spatial = numbers.input_spatial

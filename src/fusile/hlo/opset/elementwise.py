@@ -205,12 +205,19 @@ CountLeadingZeros = unary(
     lambda x: n.count_bits(x, True),
     "Number of leading zero bits (`count_leading_zeros`).",
 )
-Real = unary("Real", "real", INEXACT, lambda x: np.ascontiguousarray(x.real), "The real part (`real`).", result=_real)
+Real = unary(
+    "Real",
+    "real",
+    INEXACT,
+    lambda x: np.ascontiguousarray(x.real).reshape(x.shape),
+    "The real part (`real`).",
+    result=_real,
+)
 Imag = unary(
     "Imag",
     "imag",
     INEXACT,
-    lambda x: np.ascontiguousarray(x.imag) if x.dtype.kind == "c" else np.zeros_like(x),
+    lambda x: np.ascontiguousarray(x.imag).reshape(x.shape) if x.dtype.kind == "c" else np.zeros_like(x),
     "The imaginary part (`imag`).",
     result=_real,
 )

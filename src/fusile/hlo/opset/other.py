@@ -69,6 +69,8 @@ class Cholesky(Op):
 
     def evaluate(self, instruction: Instruction, operands: Sequence[Any], interpreter: Any) -> Any:
         a = operands[0]
+        if not a.size:
+            return a
         wide = np.complex128 if a.dtype.kind == "c" else np.float64
         if not self.lower:
             a = np.conj(np.swapaxes(a, -1, -2))

@@ -163,9 +163,10 @@ class Pad(Op):
 
 
 def padded(x: Any, value: Any, low: Sequence[int], high: Sequence[int], interior: Sequence[int]) -> Any:
-    """`pad` on an array."""
+    """`pad` on an array. A window's negative padding may take more than there is: then nothing is left."""
     dilated = [size + max(0, size - 1) * i for size, i in zip(x.shape, interior, strict=True)]
-    result = np.full([lo + d + hi for lo, d, hi in zip(low, dilated, high, strict=True)], value, dtype=x.dtype)
+    sizes = [max(0, lo + d + hi) for lo, d, hi in zip(low, dilated, high, strict=True)]
+    result = np.full(sizes, value, dtype=x.dtype)
     into, out = [], []
     for size, lo, i, total in zip(x.shape, low, interior, result.shape, strict=True):
         step = i + 1

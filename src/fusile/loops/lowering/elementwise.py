@@ -29,6 +29,8 @@ def scalar_value(instruction: Instruction, operands: Sequence[Any], keep_wide: b
         return operands[0]
     if isinstance(op, ew.Imag):
         return Const(0.0, result)
+    if isinstance(op, ew.NextAfter) and result.bits < 32:
+        return _next_narrow(converted(operands[0], result), converted(operands[1], result))
     wide = [_widened(o) for o in operands]
     if isinstance(op, ew.Compare):
         return _comparison(op, wide)
@@ -37,6 +39,22 @@ def scalar_value(instruction: Instruction, operands: Sequence[Any], keep_wide: b
     computed = F32 if result.is_float and result.bits < 32 else result
     value = _native(op, wide, computed, result)
     return value if keep_wide else converted(value, result)
+
+
+def _next_narrow(x: Expr, toward: Expr) -> Expr:
+    """The next number of a narrow type, in its own bits: f32 has numbers between."""
+    result = x.element_type
+    whole = element_type(f"s{result.dtype.itemsize * 8}")
+    bits, a, b = Apply("bitcast", (x,), whole), _widened(x), _widened(toward)
+    away = compare("eq", compare("gt", b, a), compare("gt", a, Const(0.0, F32)))
+    step = select(away, Const(1, whole), Const(-1, whole))
+    stepped = Apply("bitcast", (Apply("add", (bits, step), whole),), result)
+    sign = Apply("and", (Apply("bitcast", (toward,), whole), Const(-1 << (whole.bits - 1), whole)), whole)
+    least = Apply("bitcast", (Apply("or", (sign, Const(1, whole)), whole),), result)
+    moved = select(compare("eq", a, Const(0.0, F32)), least, stepped)
+    nan = Apply("or", (compare("ne", a, a), compare("ne", b, b)), PRED)
+    sum_of_both = converted(Apply("add", (a, b), F32), result)
+    return select(compare("eq", a, b), toward, select(nan, sum_of_both, moved))
 
 
 def _widened(value: Expr) -> Expr:
