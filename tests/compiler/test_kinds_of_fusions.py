@@ -10,7 +10,7 @@ import pytest
 import fusile
 import fusile.hlo.opset.elementwise
 import fusile.hlo.opset.shape
-from fusile.base.element_type import BF16, F16, F32, F64, S32, ElementType
+from fusile.base.element_type import BF16, F16, F32, F64, PRED, S8, S16, S32, U8, ElementType
 from fusile.base.settings import Settings
 from fusile.base.shape import Shape
 from fusile.hlo.builder import Builder
@@ -85,3 +85,24 @@ def test_a_row_of_sums_that_is_broadcast(keep: bool) -> None:
     wide = b.broadcast(y, (16, 16, 7), (0,))
     given = [np.ones((16, 65), np.float16), np.arange(65).astype(np.float16) % 3]
     check(b.module(b.tuple([y, wide] if keep else [wide])), given)
+
+
+@pytest.mark.parametrize("kind", [S8, U8, PRED, S16, F16, BF16, S32, F32, F64], ids=str)
+@pytest.mark.parametrize("columns", [1, 15, 17, 18, 33, 65])
+def test_the_last_columns_leave_the_next_row_alone(kind: ElementType, columns: int) -> None:
+    """Rows whose ends fill one or two lanes of a vector."""
+    random = np.random.default_rng(0)
+    b = Builder("rows")
+    x = b.parameter(Shape(kind, (16, columns)))
+    results = [
+        b.transpose(b.transpose(x, (1, 0)), (1, 0)),
+        b.add(x, x),
+        b.reverse(x, (1,)),
+        b.slice(x, (1, 0), (15, columns)),
+    ]
+    given = [random.integers(0, 2, (16, columns)).astype(kind.dtype)]
+    if not kind.is_predicate:
+        w = b.parameter(Shape(kind, (9, columns)))
+        results.append(b.dot(b.parameter(Shape(kind, (28, 9))), w))
+        given += [random.integers(0, 3, s).astype(kind.dtype) for s in ((9, columns), (28, 9))]
+    check(b.module(b.tuple(results)), given)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fusile.base.element_type import C64, F32
+import fusile
+from fusile.base.element_type import BF16, C64, F16, F32, F64, S32, ElementType
+from fusile.base.errors import ShapeError
 from fusile.base.shape import Shape
 from fusile.hlo.builder import Builder, scalar_computation
 from fusile.hlo.interpreter import interpret
 from fusile.hlo.ir import OPS
 from fusile.hlo.opset.contraction import Convolution
-from fusile.hlo.opset.elementwise import Elementwise
+from fusile.hlo.opset.elementwise import Elementwise, ReducePrecision
 from fusile.hlo.opset.other import Cholesky
 from fusile.hlo.opset.reduction import ReduceWindow
 from fusile.hlo.opset.window import ConvolutionDimensions, Window
@@ -22,9 +24,6 @@ ELEMENTWISE = [cls for cls in OPS.values() if issubclass(cls, Elementwise)]
 @pytest.mark.parametrize("sizes", [(), (0,), (1, 0), (1,)], ids=str)
 @pytest.mark.parametrize("cls", ELEMENTWISE, ids=lambda c: c.opcode)
 def test_elementwise_ops_keep_shapes(cls, sizes: tuple[int, ...]) -> None:
-    from fusile.base.element_type import S32
-    from fusile.base.errors import ShapeError
-
     tried = 0
     for kind in (F32, C64, S32):
         b = Builder("keep")
@@ -37,6 +36,22 @@ def test_elementwise_ops_keep_shapes(cls, sizes: tuple[int, ...]) -> None:
         (result,) = interpret(b.module(y), [np.full(sizes, 0.5).astype(kind.dtype)])
         assert result.shape == sizes and result.dtype == y.array_shape.element_type.dtype
     assert tried
+
+
+@pytest.mark.parametrize("kind", [F16, BF16, F32, F64], ids=str)
+@pytest.mark.parametrize("exponent, mantissa", [(11, 52), (11, 30), (8, 7), (5, 10), (4, 3), (2, 1)])
+def test_reduced_precision_of_the_least_numbers(kind: ElementType, exponent: int, mantissa: int) -> None:
+    """Machine code, which works on bits, agrees with the interpreter, which divides."""
+    least = float(np.nextafter(np.zeros((), kind.dtype), np.ones((), kind.dtype)))
+    values = np.array([0.0, -0.0, least, -least, 3 * least, 1000 * least, 1.0, 1.5, 3e4, np.inf, np.nan], np.float64)
+    b = Builder("reduced")
+    x = b.parameter(Shape(kind, values.shape))
+    module = b.module(b.emit(ReducePrecision(exponent, mantissa), x))
+    given = values.astype(kind.dtype)
+    (expected,) = interpret(module, [given])
+    assert not np.isnan(expected[:-1].astype(np.float64)).any()
+    actual = fusile.compile(module)(given)
+    np.testing.assert_array_equal(actual.astype(np.float64), expected.astype(np.float64))
 
 
 @pytest.mark.parametrize("sizes", [(0, 0), (3, 0, 0), (0, 2, 2)], ids=str)

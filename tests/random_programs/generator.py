@@ -45,6 +45,12 @@ def family(weight: int) -> Callable[[Family], Family]:
     return enter
 
 
+@family(1)
+def nothing(g: Generator) -> Instruction | None:
+    """First, so that shrinking puts it in the place of what a failure does not need."""
+    return None
+
+
 class Generator:
     """Grows a module of about `length` instructions."""
 

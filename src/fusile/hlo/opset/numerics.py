@@ -217,7 +217,8 @@ def reduce_precision(x: Array, exponent_bits: int, mantissa_bits: int) -> Array:
     denormals."""
     wide = x.astype(np.float64)
     _, exponent = np.frexp(wide)
-    step = np.ldexp(1.0, exponent - 1 - mantissa_bits)
+    # Smaller steps than f64 has round nothing.
+    step = np.ldexp(1.0, np.maximum(exponent - 1 - mantissa_bits, -1074))
     finite = np.isfinite(wide) & (wide != 0)
     rounded = np.where(finite, np.rint(wide / step) * step, wide)
     if exponent_bits < 11:
@@ -233,7 +234,8 @@ def total_order_key(x: Array) -> Array:
 
 
 def next_after(a: Array, b: Array) -> Array:
-    return np.nextafter(a, b)
+    # NumPy's f16 gives a for equal ones, the C library b: between 0.0 and -0.0 it matters.
+    return np.where(a == b, b, np.nextafter(a, b))
 
 
 def cbrt(x: Array) -> Array:

@@ -209,7 +209,8 @@ class _PhaseEmitter(MemoryEmitter):
             live = self.splat(self.value(s.active), count)
             mask = self.define(f"icmp slt {iota(count)}, {live.text}")
         some = isinstance(s.active, Const) and int(s.active.value) > 0
-        self.lanes = Lanes(s.var, count, mask, mask is None or some)
+        alone = isinstance(s.active, Const) and int(s.active.value) == 1 < count
+        self.lanes = Lanes(s.var, count, mask, mask is None or some, alone)
         with self._scope():
             self.values[s.var.name] = iota(count)
             self._body(s.body)
@@ -238,7 +239,7 @@ class _PhaseEmitter(MemoryEmitter):
             if not flag.text:
                 flag = self.apply("not", [condition], PRED)
             mask = flag.text if lanes.mask is None else self.define(f"and {flag}, {lanes.mask}")
-            self.lanes = replace(lanes, mask=mask, some_live=False)
+            self.lanes = replace(lanes, mask=mask, some_live=False, first_alone=False)
             with self._scope(forget_loads=True):
                 self._body(body)
         self.lanes = lanes
@@ -252,7 +253,7 @@ class _PhaseEmitter(MemoryEmitter):
         place = len(self.lines)
         live, still = self.fresh(), ""
         if lanes is not None:
-            self.lanes = replace(lanes, mask=live, some_live=False)
+            self.lanes = replace(lanes, mask=live, some_live=False, first_alone=False)
         with self._scope(forget_loads=True):
             condition = self.value(s.condition)
             going = condition.text
@@ -260,7 +261,7 @@ class _PhaseEmitter(MemoryEmitter):
                 condition = self.splat(condition, lanes.count)
                 still = self.define(f"and {condition}, {live}")
                 going = self.any_lane(replace(condition, text=still))
-                self.lanes = replace(lanes, mask=still, some_live=False)
+                self.lanes = replace(lanes, mask=still, some_live=False, first_alone=False)
             self.line(f"br i1 {going}, label %{inside}, label %{after}")
             self._start(inside)
             self.depth += 1

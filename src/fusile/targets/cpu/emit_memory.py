@@ -22,13 +22,14 @@ Linear = tuple[int, dict[Expr, int]]
 
 @dataclass(frozen=True)
 class Lanes:
-    """The vector loop around the current statement: its variable, lane count, mask of live lanes (None: all live), and
-    whether at least one is known to be live."""
+    """The vector loop around the current statement: its variable, lane count, mask of live lanes (None: all live),
+    whether at least one is known to be live, and whether it is known that the first lives alone."""
 
     var: Var
     count: int
     mask: str | None = None
     some_live: bool = True
+    first_alone: bool = False
 
 
 @dataclass(frozen=True)
@@ -290,6 +291,11 @@ class MemoryEmitter(ScalarEmitter):
         vector, text = typed(memory_type(t), count), self._to_memory(value)
         in_row = address.pointers is None and abs(address.stride) == 1
         pointer = address.pointer
+        if in_row and self.lanes.first_alone:
+            # LLVM makes 4-byte stores of masked stores of one narrow element (22.1, AVX-512), over the next one.
+            one = self.define(f"extractelement {vector} {text}, i64 0")
+            self.line(f"store {memory_type(t)} {one}, ptr {pointer}, align {t.bytes}")
+            return
         if in_row and address.stride == -1:
             pointer = self.define(f"getelementptr {memory_type(t)}, ptr {pointer}, i64 {1 - count}")
             text = self.reversed(text, vector, count)
