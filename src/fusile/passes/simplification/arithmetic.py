@@ -26,6 +26,7 @@ from fusile.passes.simplification.values import (
     captured,
     filled,
     full,
+    has_sign,
     is_computed,
     is_float,
     is_half,
@@ -110,7 +111,7 @@ ADDITION = (
         fast("-(x - x) is -0.0, x - x is 0.0"),
     ),
     Rule("abs-abs", of(Abs, of(Abs, name="x")), captured(), exact("a magnitude is its own magnitude")),
-    Rule("abs-negate", of(Abs, of(Negate, x)), applied(Abs(), "x"), moves("the sign is dropped")),
+    Rule("abs-negate", of(Abs, of(Negate, anything("x", has_sign))), applied(Abs(), "x"), moves("the sign is dropped")),
 )
 
 MULTIPLICATION = (

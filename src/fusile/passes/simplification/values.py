@@ -97,6 +97,11 @@ def _is_bound(instruction: Instruction, lowest: bool) -> bool:
     return found is not None and int(found) == bound
 
 
+def has_sign(instruction: Instruction) -> bool:
+    """True of arrays of all but unsigned integers, whose negation is another positive number."""
+    return not instruction.shape.leaves()[0].element_type.is_unsigned
+
+
 def is_float(instruction: Instruction) -> bool:
     """True of arrays of floats (complex numbers aren't)."""
     return instruction.shape.leaves()[0].element_type.is_float

@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+from fusile.hlo.ir import OPS
 from random_programs import FAMILIES, Generator
 from random_programs.guard import check_each_pass, check_pipeline, sweep
-
-from fusile.hlo.ir import OPS
 
 
 @pytest.mark.parametrize("number", range(4))
