@@ -1,7 +1,8 @@
 """The custom calls with which StableHLO's own tests compare results: `check.expect_eq`, `check.expect_close` and the
 like.
 
-They give nothing; a difference raises a CompileError that names the first elements that differ.
+They give nothing; a difference raises a CompileError that names the first elements that differ. Where the program says
+that they give a predicate (`check.eq` of old programs), they give it and raise nothing.
 """
 
 from __future__ import annotations
@@ -25,8 +26,7 @@ MOST_ULPS = 3
 @register("check.eq")
 def expect_equal(operands: Sequence[Array], attributes: Mapping[str, Any], shapes: Sequence[Shape]) -> Sequence[Array]:
     a, b = operands
-    _require(_equal(a, b), a, b, "equal")
-    return []
+    return _verdict(_equal(a, b), a, b, "equal", shapes)
 
 
 @register("check.expect_almost_eq")
@@ -36,8 +36,7 @@ def expect_almost(operands: Sequence[Array], attributes: Mapping[str, Any], shap
     tolerance = float(attributes.get("tolerance", ALMOST))
     with np.errstate(all="ignore"):
         near = np.abs(_wide(a) - _wide(b)) <= tolerance
-    _require(_equal(a, b) | near, a, b, f"within {tolerance} of each other")
-    return []
+    return _verdict(_equal(a, b) | near, a, b, f"within {tolerance} of each other", shapes)
 
 
 @register("check.expect_close")
@@ -47,8 +46,8 @@ def expect_close(operands: Sequence[Array], attributes: Mapping[str, Any], shape
     least = int(attributes.get("min_ulp_difference", 0))
     most = int(attributes.get("max_ulp_difference", MOST_ULPS))
     distance = _ulps(a, b)
-    _require(_equal(a, b) | ((distance >= least) & (distance <= most)), a, b, f"within {most} ulp of each other")
-    return []
+    fine = _equal(a, b) | ((distance >= least) & (distance <= most))
+    return _verdict(fine, a, b, f"within {most} ulp of each other", shapes)
 
 
 def _wide(x: Array) -> Array:
@@ -76,10 +75,13 @@ def _ulps(a: Array, b: Array) -> Array:
     return np.asarray(np.where(odd, np.inf, distance))
 
 
-def _require(fine: Array, a: Array, b: Array, how: str) -> None:
-    wrong = np.argwhere(~np.asarray(fine))
+def _verdict(fine: Array, a: Array, b: Array, how: str, shapes: Sequence[Shape]) -> Sequence[Array]:
+    if shapes:
+        return [np.array(bool(np.all(fine)))]
+    wrong = np.argwhere(~np.asarray(fine).reshape(a.shape))
     if len(wrong):
         place = tuple(int(i) for i in wrong[0])
         raise CompileError(
             f"{len(wrong)} of {a.size} elements are not {how}, the first at {list(place)}: {a[place]} and {b[place]}"
         )
+    return []

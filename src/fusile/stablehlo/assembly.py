@@ -191,6 +191,47 @@ def _composite(parser: Parser, operation: Operation) -> None:
     ordinary(parser, operation)
 
 
+@assembly(
+    "check.expect_eq", "check.expect_eq_const", "check.expect_almost_eq", "check.expect_almost_eq_const",
+    "check.expect_close", "check.eq", "check.almost_eq",
+)  # fmt: skip
+def _check(parser: Parser, operation: Operation) -> None:
+    """`check.expect_eq_const %a, dense<..> : type {..}`, or with a second operand and `name = value` pairs."""
+    while (token := parser.peek()).startswith(("%", "dense<")) or token in (",", "(", ")") or parser.peek(1) == "=":
+        if token.startswith("%"):
+            operation.operands.append(parser.parse_value())
+        elif token.startswith("dense<"):
+            operation.attributes["value"] = parser.parse_attribute()
+        else:
+            parser.index += 1
+            if token not in (",", "(", ")"):
+                parser.expect("=")
+                operation.attributes[token] = parser.parse_attribute(typed=False)
+    _attributes_and_types(parser, operation)
+    operation.result_types = []
+    if parser.peek() == "{":
+        operation.attributes.update(parser.parse_dictionary())
+
+
+@assembly("chlo.scan")
+def _scan(parser: Parser, operation: Operation) -> None:
+    """`chlo.scan(%x, ..) inits(%i, ..) dimension=0 attributes {..} { region } : types`."""
+    ordinary_operands(parser, operation)
+    inputs = len(operation.operands)
+    parser.expect("inits")
+    ordinary_operands(parser, operation)
+    operation.attributes["operandSegmentSizes"] = [inputs, len(operation.operands) - inputs]
+    while parser.peek(1) == "=":
+        name = parser.next()
+        parser.expect("=")
+        operation.attributes[name] = parser.parse_attribute(typed=False)
+        parser.accept(",")
+    if parser.accept("attributes"):
+        operation.attributes.update(parser.parse_dictionary())
+    operation.regions.append(parser.parse_region())
+    _attributes_and_types(parser, operation)
+
+
 @assembly("sdy.sharding_constraint")
 def _sharding_constraint(parser: Parser, operation: Operation) -> None:
     operation.operands.append(parser.parse_value())
@@ -244,8 +285,9 @@ def _convolution(parser: Parser, operation: Operation) -> None:
 def ordinary_operands(parser: Parser, operation: Operation) -> None:
     """`(%a, %b)`."""
     parser.expect("(")
+    before = len(operation.operands)
     while not parser.accept(")"):
-        if operation.operands:
+        if len(operation.operands) > before:
             parser.expect(",")
         operation.operands.append(parser.parse_value())
 

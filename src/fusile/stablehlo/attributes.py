@@ -57,6 +57,10 @@ class AttributeParser(Tokens):
         if token == "tuple":
             self.index += 1
             return self._tuple_type()
+        if token == "!stablehlo.future":
+            self.index += 1
+            found = self._tuple_type()
+            return found.shapes[0] if len(found.shapes) == 1 else found
         return self._other_type()
 
     def _tensor(self, token: str) -> Shape:

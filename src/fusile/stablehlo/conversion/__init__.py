@@ -1,6 +1,7 @@
 """Operations in generic form -> HLO, one file a family; importing this package fills `CONVERSIONS`."""
 
 from fusile.stablehlo.conversion import (
+    collectives,
     contractions,
     control,
     dynamic,
@@ -16,6 +17,6 @@ from fusile.stablehlo.conversion.context import CONVERSIONS, Context, converts
 from fusile.stablehlo.conversion.program import Program
 
 __all__ = [
-    "CONVERSIONS", "Context", "Program", "contractions", "control", "converts", "dynamic", "elementwise", "other",
-    "quantized", "quantized_contractions", "quantized_structure", "reductions", "shapes",
+    "CONVERSIONS", "Context", "Program", "collectives", "contractions", "control", "converts", "dynamic", "elementwise",
+    "other", "quantized", "quantized_contractions", "quantized_structure", "reductions", "shapes",
 ]  # fmt: skip

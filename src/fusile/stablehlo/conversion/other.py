@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from fusile.base.shape import TupleShape
 from fusile.hlo.ir import Instruction
 from fusile.stablehlo.attributes import to_json
@@ -78,19 +76,31 @@ def _token(context: Context) -> Instruction:
     return context.add("after-all", context.operands)
 
 
-@converts("stablehlo.partition_id", "stablehlo.replica_id")
-def _device_number(context: Context) -> Instruction:
-    """Programs run on one device: it is number 0."""
-    return context.constant(np.zeros((), np.uint32))
+@converts("check.expect_eq", "check.expect_eq_const", "check.expect_almost_eq", "check.expect_almost_eq_const",
+          "check.expect_close", "check.eq", "check.almost_eq")  # fmt: skip
+def _check(context: Context) -> list[Instruction]:
+    """The custom call of that name; a constant to compare with becomes an operand."""
+    value = context.attribute("value")
+    operands = [*context.operands, context.constant(value.array)] if isinstance(value, Dense) else context.operands
+    names = ("tolerance", "min_ulp_difference", "max_ulp_difference")
+    settings = {name: context.attribute(name) for name in names if context.attribute(name) is not None}
+    context.add("custom-call", operands, target=context.operation.name.removesuffix("_const"), result=TupleShape(()),
+                config=to_json(settings) if settings else "", has_effect=True)  # fmt: skip
+    return []
 
 
-@converts(
-    "stablehlo.all_reduce", "stablehlo.all_gather", "stablehlo.all_to_all", "stablehlo.reduce_scatter",
-    "stablehlo.collective_broadcast",
-)  # fmt: skip
-def _collective(context: Context) -> list[Instruction]:
-    """Among groups of one device, which is all we have, collectives change nothing."""
-    groups = context.attribute("replica_groups")
-    if not isinstance(groups, Dense) or groups.shape.rank != 2 or groups.shape.dimensions[1] != 1:
-        raise context.unsupported("communication between several devices", "lower the program for one device")
+@converts("check.expect_serialized_eq")
+def _check_of_probe(context: Context) -> list[Instruction]:
+    raise context.unsupported("comparison with what a probe wrote to a file", "compare with check.expect_eq")
+
+
+@converts("interpreter.probe")
+def _probe(context: Context) -> list[Instruction]:
+    """Shows its operand to people, and is that operand."""
     return context.operands
+
+
+@converts("stablehlo.trace", "mhlo.trace")
+def _trace(context: Context) -> list[Instruction]:
+    """Marks a value for tools; it computes nothing."""
+    return []
