@@ -31,6 +31,13 @@ class Builder:
         self.computation = Computation(name)
         self.source: Source | None = None
 
+    @classmethod
+    def on(cls, computation: Computation, source: Source | None = None) -> Builder:
+        """Adds to a computation that exists already."""
+        builder = cls(computation.name)
+        builder.computation, builder.source = computation, source
+        return builder
+
     @contextmanager
     def at(self, source: Source | None) -> Iterator[None]:
         """Instructions made inside carry this source position."""

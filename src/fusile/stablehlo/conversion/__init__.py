@@ -5,18 +5,24 @@ from fusile.stablehlo.conversion import (
     contractions,
     control,
     dynamic,
+    einsum,
     elementwise,
     other,
     quantized,
     quantized_contractions,
     quantized_structure,
+    ragged_dot,
+    random,
     reductions,
+    scan,
     shapes,
+    special,
 )
 from fusile.stablehlo.conversion.context import CONVERSIONS, Context, converts
 from fusile.stablehlo.conversion.program import Program
 
 __all__ = [
-    "CONVERSIONS", "Context", "Program", "collectives", "contractions", "control", "converts", "dynamic", "elementwise",
-    "other", "quantized", "quantized_contractions", "quantized_structure", "reductions", "shapes",
+    "CONVERSIONS", "Context", "Program", "collectives", "contractions", "control", "converts", "dynamic", "einsum",
+    "elementwise", "other", "quantized", "quantized_contractions", "quantized_structure", "ragged_dot", "random",
+    "reductions", "scan", "shapes", "special",
 ]  # fmt: skip

@@ -10,6 +10,7 @@ import numpy as np
 from fusile.base.errors import ParseError, UnsupportedOpError
 from fusile.base.shape import AnyShape, Shape
 from fusile.base.source import Source
+from fusile.hlo.builder import Builder
 from fusile.hlo.ir import OPS, Computation, Instruction, Literal
 from fusile.stablehlo.quantization import Quantization, quantizations
 from fusile.stablehlo.syntax import Dense, DialectAttribute, Operation, Region
@@ -99,6 +100,11 @@ class Context:
         if opcode not in OPS:
             raise self.unsupported(f"there is no HLO op {opcode}")
         return self.scope.computation.add(OPS[opcode](**fields), operands, source=self.source)
+
+    @property
+    def builder(self) -> Builder:
+        """Adds to the same computation, for meanings of many instructions."""
+        return Builder.on(self.scope.computation, self.source)
 
     def constant(self, array: np.ndarray) -> Instruction:
         return self.add("constant", literal=Literal(array))

@@ -10,6 +10,8 @@ from fusile.hlo.ir import Instruction
 from fusile.hlo.text.elementwise_map import apply_map
 from fusile.stablehlo.conversion.context import Context, converts
 
+_COMPARE_TYPES = ("NOTYPE", "SIGNED", "UNSIGNED", "FLOAT", "TOTALORDER", "WEAKORDER")
+
 
 @converts("elementwise")
 def _elementwise(context: Context) -> Instruction:
@@ -18,8 +20,21 @@ def _elementwise(context: Context) -> Instruction:
 
 @converts("stablehlo.compare")
 def _compare(context: Context) -> Instruction:
-    total = context.word("compare_type", "") == "TOTALORDER"
-    return context.add("compare", context.operands, direction=context.word("comparison_direction"), total_order=total)
+    order = context.word("compare_type", "NOTYPE")
+    if order not in _COMPARE_TYPES:
+        raise ValueError(f"compare_type {order} is none of {', '.join(_COMPARE_TYPES)}")
+    operands = [_weakly_ordered(context, x) for x in context.operands] if order == "WEAKORDER" else context.operands
+    direction = context.word("comparison_direction")
+    return context.add("compare", operands, direction=direction, total_order=order in ("TOTALORDER", "WEAKORDER"))
+
+
+def _weakly_ordered(context: Context, x: Instruction) -> Instruction:
+    """x with one NaN, which is above infinity, and one zero: then its total order is the weak order."""
+    if not x.array_shape.element_type.is_float:
+        return x
+    b = context.builder
+    x = b.select(b.compare(x, b.like(0, x), "EQ"), b.like(0, x), x)
+    return b.select(b.compare(x, x, "NE"), b.like(np.nan, x), x)
 
 
 @converts("stablehlo.convert")
@@ -80,7 +95,7 @@ def _constant_like(context: Context) -> Instruction:
     return context.broadcast(context.constant(np.array(value).astype(shape.element_type.dtype)), shape.dimensions)
 
 
-def _broadcast_together(context: Context, operands: Sequence[Instruction]) -> list[Instruction]:
+def broadcast_together(context: Context, operands: Sequence[Instruction]) -> list[Instruction]:
     """The operands in one shape, by NumPy's rule or along `broadcast_dimensions`."""
     shapes = [o.array_shape for o in operands]
     rank = max(s.rank for s in shapes)
@@ -110,7 +125,7 @@ def stretch(context: Context, operand: Instruction, sizes: Sequence[int], positi
 def _with_broadcast(opcode: str) -> None:
     @converts(f"chlo.broadcast_{opcode.replace('-', '_')}")
     def convert(context: Context) -> Instruction:
-        return context.add(opcode, _broadcast_together(context, context.operands))
+        return context.add(opcode, broadcast_together(context, context.operands))
 
 
 for _opcode in (
@@ -122,5 +137,5 @@ for _opcode in (
 
 @converts("chlo.broadcast_compare")
 def _broadcast_compare(context: Context) -> Instruction:
-    context.operands = _broadcast_together(context, context.operands)
+    context.operands = broadcast_together(context, context.operands)
     return _compare(context)  # type: ignore[return-value]

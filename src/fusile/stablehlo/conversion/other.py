@@ -56,13 +56,6 @@ def _triangular_solve(context: Context) -> Instruction:
     )
 
 
-@converts("stablehlo.rng_bit_generator")
-def _rng_bit_generator(context: Context) -> list[Instruction]:
-    algorithm = "RNG_" + context.word("rng_algorithm")
-    result = context.add("rng-bit-generator", context.operands, algorithm=algorithm, result=context.result_shape(1))
-    return context.parts(result, 2)
-
-
 @converts("stablehlo.batch_norm_training", "stablehlo.batch_norm_inference", "stablehlo.batch_norm_grad")
 def _batch_norm(context: Context) -> list[Instruction]:
     opcode = context.operation.name.partition(".")[2].replace("_", "-")

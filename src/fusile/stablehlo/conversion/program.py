@@ -30,6 +30,8 @@ class Program:
         self.computations: dict[str, Computation] = {}
         self._sources: dict[Location, Source | None] = {}
         self._free: dict[int, tuple[Region, list[str]]] = {}
+        self.random_streams = 0
+        """How many random streams the program's ops have taken."""
         self.returned: dict[Computation, list[Quantizations]] = {}
         """The quantized types of what each computation returns."""
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from fusile.base.element_type import S32
+from fusile.base.shape import Shape
+from fusile.hlo.builder import Builder
 from fusile.hlo.ir import Instruction
+from fusile.hlo.opset.elementwise import Compare
 from fusile.hlo.opset.window import Window
 from fusile.stablehlo.conversion.context import Context, converts
 
@@ -52,6 +56,21 @@ def _sort(context: Context) -> list[Instruction]:
 
 @converts("chlo.top_k")
 def _top_k(context: Context) -> list[Instruction]:
-    if not context.boolean("largest", True):
-        raise context.unsupported("the smallest elements", "negate the operand")
-    return context.parts(context.add("topk", context.operands, k=context.integer("k")), 2)
+    if context.boolean("largest", True):
+        return context.parts(context.add("topk", context.operands, k=context.integer("k")), 2)
+    return _bottom_k(context, context.integer("k"))
+
+
+def _bottom_k(context: Context, k: int) -> list[Instruction]:
+    """The first k of a stable sort of the elements and their indices."""
+    (x,) = context.operands
+    shape, b = context.operands[0].array_shape, context.builder
+    if not shape.rank or not 0 <= k <= shape.sizes[-1]:
+        raise ValueError(f"the {k} smallest of {shape}")
+    less = Builder("less")
+    parameters = [less.parameter(Shape(kind)) for kind in (shape.element_type,) * 2 + (S32,) * 2]
+    order = Compare("LT", total_order=shape.element_type.is_float)
+    both = b.sort([x, b.iota(shape.with_element_type(S32), shape.rank - 1)], shape.rank - 1,
+                  less.build(less.emit(order, *parameters[:2])))  # fmt: skip
+    limits = (*shape.sizes[:-1], k)
+    return [b.slice(part, (0,) * shape.rank, limits) for part in context.parts(both, 2)]

@@ -110,6 +110,24 @@ def _gather(context: Context) -> Instruction:
     return gather(context, context.operands, context.integers("slice_sizes"))
 
 
+@converts("stablehlo.torch_index_select")
+def _torch_index_select(context: Context) -> Instruction:
+    """The operand's slices at the indices along `dim`, for each index of the first `batch_dims` dimensions."""
+    shape, rank = context.operands[0].array_shape, context.operands[1].array_shape.rank
+    dim = context.integer("dim")
+    dim += shape.rank if dim < 0 else 0
+    count = context.integer("batch_dims", 0)
+    count += rank if count < 0 else 0
+    if not 0 <= count <= min(dim, rank) or dim >= shape.rank:
+        raise ValueError(f"dim {dim} and {count} batch_dims of {shape}")
+    batch = tuple(range(count))
+    after = range(dim + rank - count, shape.rank - 1 + rank - count)
+    sizes = tuple(1 if d in batch or d == dim else size for d, size in enumerate(shape.sizes))
+    return context.add("gather", context.operands, offset_dims=(*range(count, dim), *after),
+                       collapsed_slice_dims=(dim,), operand_batching_dims=batch, start_indices_batching_dims=batch,
+                       start_index_map=(dim,), index_vector_dim=rank, slice_sizes=sizes)  # fmt: skip
+
+
 @converts("stablehlo.scatter")
 def _scatter(context: Context) -> list[Instruction]:
     fields = context.fields("scatter_dimension_numbers")
