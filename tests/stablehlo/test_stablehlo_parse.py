@@ -273,7 +273,7 @@ def test_malformed_text_is_an_error_with_a_place(case: str) -> None:
 
 @pytest.mark.parametrize(("line", "message"), [
     ('  %0 = "stablehlo.infeed"(%arg0) : (tensor<3xf32>) -> tensor<3xf32>', "stablehlo.infeed at line 2"),
-    ("  %0 = chlo.zeta %arg0, %arg0 : tensor<3xf32>, tensor<3xf32> -> tensor<3xf32>", "chlo.zeta at line 2"),
+    ("  %0 = chlo.xi %arg0, %arg0 : tensor<3xf32>, tensor<3xf32> -> tensor<3xf32>", "chlo.xi at line 2"),
 ])  # fmt: skip
 def test_what_is_unsupported_is_named_with_its_line(line: str, message: str) -> None:
     with pytest.raises(UnsupportedOpError, match=message):
