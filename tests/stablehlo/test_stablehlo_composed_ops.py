@@ -346,3 +346,57 @@ def test_normal_numbers(dtype: type) -> None:
 def test_there_are_no_normal_integers() -> None:
     with pytest.raises(ParseError, match="no NORMAL numbers of s32"):
         rng(np.int32(1), np.int32(2), 3, "NORMAL", "interpreter")
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("dimension", [0, 1])
+def test_approximate_top_k_is_exact(dimension: int, target: str) -> None:
+    a = RANDOM.permutation(40).reshape(4, 10).astype(np.float32)
+    a[1, 2] = a[1, 3] = a[2, 3]
+    order = np.argsort(-a, axis=dimension, kind="stable").astype(np.int32).take(range(3), axis=dimension)
+    want = np.take_along_axis(a, order, dimension)
+    types = f"({kind(a)}, {kind(a.astype(np.int32))}, tensor<f32>, tensor<i32>) -> ({kind(want)}, {kind(order)})"
+    text = f"""module {{
+      func.func private @order(%x: tensor<f32>, %y: tensor<f32>, %p: tensor<i32>, %q: tensor<i32>) -> tensor<i1> {{
+        %0 = stablehlo.compare GT, %x, %y : (tensor<f32>, tensor<f32>) -> tensor<i1>
+        return %0 : tensor<i1>
+      }}
+      func.func public @main(%a: {kind(a)}) -> ({kind(want)}, {kind(order)}) {{
+        %i = stablehlo.iota dim = {dimension} : {kind(a.astype(np.int32))}
+        %n = stablehlo.constant dense<-1> : tensor<i32>
+        %m = stablehlo.constant dense<0xFF800000> : tensor<f32>
+        %r:2 = stablehlo.custom_call @ApproxTopK(%a, %i, %m, %n) {{called_computations = [@order],
+            mhlo.backend_config = {{reduction_dim = {dimension} : i64, top_k = 3 : i64}}}} : {types}
+        return %r#0, %r#1 : {kind(want)}, {kind(order)}
+      }}
+    }}"""
+    values, places = fusile.compile(text, target=target)(a)
+    np.testing.assert_array_equal(values, want)
+    np.testing.assert_array_equal(places, order)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(("narrow", "wide"), [(np.int8, np.int32), (np.uint8, np.uint16), (np.float16, np.float32),
+                                              (ml_dtypes.bfloat16, np.float32)])  # fmt: skip
+def test_reductions_and_scatters_in_a_wider_type(narrow: type, wide: type, target: str) -> None:
+    """The body's type is the result's, and may be wider than the operand's."""
+    a = np.full((3, 40), 100, narrow)
+    of, to = element_type(narrow), element_type(wide)
+    n, w = kind(np.zeros((), narrow)), kind(np.zeros((), wide))
+    sums, windows, rows = (kind(np.zeros(s, wide)) for s in ((3,), (3, 20), (3, 40)))
+    body = f"({{\n^bb0(%x: {w}, %y: {w}):\n%s = stablehlo.add %x, %y : {w}\nstablehlo.return %s : {w}\n}})"
+    found = several(f"""
+      %z = stablehlo.constant dense<{"0.0" if of.is_float else "0"}> : {n}
+      %i = stablehlo.constant dense<[[1], [1]]> : tensor<2x1xi32>
+      %u = stablehlo.slice %a [0:2, 0:40] : ({kind(a)}) -> {kind(a[:2])}
+      %r = "stablehlo.reduce"(%a, %z) <{{dimensions = array<i64: 1>}}> {body} : ({kind(a)}, {n}) -> {sums}
+      %w = "stablehlo.reduce_window"(%a, %z) <{{window_dimensions = array<i64: 1, 2>,
+          window_strides = array<i64: 1, 2>}}> {body} : ({kind(a)}, {n}) -> {windows}
+      %t = "stablehlo.scatter"(%a, %i, %u) <{{scatter_dimension_numbers = #stablehlo.scatter<update_window_dims = [1],
+          inserted_window_dims = [0], scatter_dims_to_operand_dims = [0], index_vector_dim = 1>}}> {body}
+          : ({kind(a)}, tensor<2x1xi32>, {kind(a[:2])}) -> {rows}
+      return %r, %w, %t : {sums}, {windows}, {rows}""", [a], [sums, windows, rows], target)  # fmt: skip
+    assert [x.dtype for x in found] == [to.dtype] * 3
+    np.testing.assert_array_equal(found[0], np.full(3, 4000, wide))
+    np.testing.assert_array_equal(found[1], np.full((3, 20), 200, wide))
+    np.testing.assert_array_equal(found[2], np.array([100, 300, 100], wide)[:, None].repeat(40, 1))

@@ -480,3 +480,58 @@ def test_a_loop_whose_body_returns_too_little_is_an_error() -> None:
             np.float32(1),
             results="tensor<f32>",
         )
+
+
+ONE = "func.func @main(%a: tensor<3xf32>) -> tensor<3xf32> {\n  LINE\n  return %a : tensor<3xf32>\n}\n"
+NAMED = {
+    "a function defined twice": ("%r = stablehlo.negate %a : tensor<3xf32>\n  return %a : tensor<3xf32>\n}\n"
+                                 "func.func @main(%a: tensor<3xf32>) -> tensor<3xf32> {\n  "
+                                 "%r = stablehlo.abs %a : tensor<3xf32>", "@main is defined twice, first at line 1"),
+    "a callee that is not there": ("%r = call @f(%a) : (tensor<3xf32>) -> tensor<3xf32>", "no function is named @f"),
+    "a decomposition that is not there": (
+        'stablehlo.composite "x.y" %a {decomposition = @g} : (tensor<3xf32>) -> tensor<3xf32>', "is named @g"),
+    "a function that calls itself": ("%r = call @main(%a) : (tensor<3xf32>) -> tensor<3xf32>", "calls itself"),
+    "a reducer of one argument": (
+        "%z = stablehlo.constant dense<0.0> : tensor<f32>\n"
+        '  %q = "stablehlo.reduce"(%a, %z) <{dimensions = array<i64: 0>}> ({\n  ^bb0(%x: tensor<f32>):\n'
+        "    stablehlo.return %x : tensor<f32>\n  }) : (tensor<3xf32>, tensor<f32>) -> tensor<f32>", "reduce"),
+    "a comparator of one argument": (
+        '%q = "stablehlo.sort"(%a) <{dimension = 0 : i64}> ({\n  ^bb0(%x: tensor<f32>):\n'
+        "    %c = stablehlo.compare LT, %x, %x : (tensor<f32>, tensor<f32>) -> tensor<i1>\n"
+        "    stablehlo.return %c : tensor<i1>\n  }) : (tensor<3xf32>) -> tensor<3xf32>", "sort"),
+    "a map of too few arguments": (
+        '%q = "stablehlo.map"(%a, %a) <{dimensions = array<i64: 0>}> ({\n  ^bb0(%x: tensor<f32>):\n'
+        "    stablehlo.return %x : tensor<f32>\n  }) : (tensor<3xf32>, tensor<3xf32>) -> tensor<3xf32>", "map"),
+    "a while of too many region arguments": (
+        '%q = "stablehlo.while"(%a) ({\n  ^bb0(%x: tensor<3xf32>, %y: tensor<3xf32>):\n'
+        "    %c = stablehlo.constant dense<false> : tensor<i1>\n    stablehlo.return %c : tensor<i1>\n  }, {\n"
+        "  ^bb0(%x: tensor<3xf32>):\n    stablehlo.return %x : tensor<3xf32>\n  })"
+        " : (tensor<3xf32>) -> tensor<3xf32>", "while"),
+    "a branch with an argument": (
+        "%p = stablehlo.constant dense<true> : tensor<i1>\n"
+        '  %q = "stablehlo.if"(%p) ({\n  ^bb0(%x: tensor<3xf32>):\n    stablehlo.return %x : tensor<3xf32>\n  }, {\n'
+        "    stablehlo.return %a : tensor<3xf32>\n  }) : (tensor<i1>) -> tensor<3xf32>", "if"),
+    "an if of one branch": (
+        "%p = stablehlo.constant dense<true> : tensor<i1>\n"
+        '  %q = "stablehlo.if"(%p) ({\n    stablehlo.return %a : tensor<3xf32>\n  })'
+        " : (tensor<i1>) -> tensor<3xf32>", "if"),
+    "a sort of no region": ('%q = "stablehlo.sort"(%a) <{dimension = 0 : i64}> : (tensor<3xf32>) -> tensor<3xf32>',
+                            "it has 0 regions"),
+    "a call of too few arguments": (
+        "%q = call @f() : () -> tensor<3xf32>\n  return %q : tensor<3xf32>\n}\n"
+        "func.func private @f(%a: tensor<3xf32>) -> tensor<3xf32> {\n  %r = stablehlo.abs %a : tensor<3xf32>", "call"),
+    "a scatter whose region gives two values": (
+        "%i = stablehlo.constant dense<0> : tensor<1x1xi32>\n  %u = stablehlo.constant dense<1.0> : tensor<1xf32>\n"
+        '  %q = "stablehlo.scatter"(%a, %i, %u) <{scatter_dimension_numbers = #stablehlo.scatter<inserted_window_dims ='
+        " [0], scatter_dims_to_operand_dims = [0], index_vector_dim = 1>}> ({\n"
+        "  ^bb0(%x: tensor<f32>, %y: tensor<f32>):\n    stablehlo.return %x, %y : tensor<f32>, tensor<f32>\n  })"
+        " : (tensor<3xf32>, tensor<1x1xi32>, tensor<1xf32>) -> tensor<3xf32>", "scatter"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", NAMED)
+def test_programs_that_do_not_fit_together_are_errors_with_a_place(case: str) -> None:
+    line, message = NAMED[case]
+    with pytest.raises(ParseError, match=message) as caught:
+        parse(ONE.replace("LINE", line))
+    assert caught.value.line >= 1 and caught.value.column >= 1

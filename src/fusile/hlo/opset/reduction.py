@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from fusile.base.element_type import PRED
 from fusile.base.errors import ShapeError
 from fusile.base.shape import AnyShape, Shape, TupleShape
 from fusile.hlo.ir import Computation, Instruction, Op, op
@@ -183,6 +184,12 @@ class SelectAndScatter(Op):
         require(
             initial.is_scalar and initial.element_type is x.element_type,
             f"select-and-scatter's initial value {initial}",
+        )
+        _check_combiner("select-and-scatter", self.scatter, [initial])
+        found = [s for c in ([p.shape for p in self.select.parameters], self.select.root.shape.leaves()) for s in c]
+        require(
+            found == [initial, initial, Shape(PRED)],
+            f"select-and-scatter's computation {self.select.name} takes and gives {found}",
         )
         return x
 

@@ -444,6 +444,13 @@ class Scatter(Op):
             self._check_updates(x, indices, u)
         from fusile.base.shape import TupleShape
 
+        scalars = [Shape(array_operand("scatter", x).element_type) for x in inputs]
+        taken = [p.shape for p in self.computation.parameters]
+        given = list(self.computation.root.shape.leaves())
+        require(
+            taken == scalars * 2 and given == scalars,
+            f"scatter's computation {self.computation.name} takes {taken} and gives {given}, not {scalars}",
+        )
         return inputs[0] if count == 1 else TupleShape(tuple(inputs))
 
     def _check_updates(self, x: Shape, indices: Shape, update: Shape) -> None:

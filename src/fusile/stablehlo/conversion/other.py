@@ -7,6 +7,8 @@ from fusile.hlo.ir import Instruction
 from fusile.stablehlo.attributes import to_json
 from fusile.stablehlo.conversion.context import Context, converts
 from fusile.stablehlo.conversion.lapack import LAPACK
+from fusile.stablehlo.conversion.program import APPROXIMATE_TOP_K
+from fusile.stablehlo.parser import symbol_name
 from fusile.stablehlo.syntax import Dense
 
 IDENTITIES = frozenset(
@@ -22,11 +24,28 @@ def _custom_call(context: Context) -> list[Instruction]:
         return context.operands
     if target in LAPACK:
         return LAPACK[target](context)
+    if target == APPROXIMATE_TOP_K:
+        return _approximate_top_k(context)
     shapes = context.result_shapes()
     result = context.add("custom-call", context.operands, target=target,
                          result=shapes[0] if len(shapes) == 1 else TupleShape(tuple(shapes)), config=_config(context),
                          has_effect=context.boolean("has_side_effect"))  # fmt: skip
     return context.parts(result, len(shapes))
+
+
+def _approximate_top_k(context: Context) -> list[Instruction]:
+    """JAX's `approx_max_k`, exactly: the first of a sort by the computation that it calls, as many as the result has.
+    Operands: arrays, then as many initial values, which only approximations need."""
+    arrays = context.operands[: len(context.operands) // 2]
+    config = context.attribute("mhlo.backend_config")
+    dimension = config.get("reduction_dim") if isinstance(config, dict) else None
+    called = context.attribute("called_computations")
+    if not isinstance(dimension, int) or not isinstance(called, list) or len(called) != 1:
+        raise ValueError("it lacks reduction_dim or the computation that it calls")
+    order = context.program.computations[symbol_name(called[0])]
+    result = context.add("sort", arrays, dimension=dimension, is_stable=True, computation=order)
+    sizes = context.result_shape().sizes
+    return [context.builder.slice(x, (0,) * len(sizes), sizes) for x in context.parts(result, len(arrays))]
 
 
 def _config(context: Context) -> str:

@@ -16,6 +16,8 @@ from fusile.stablehlo.parser import Parser, symbol_name
 from fusile.stablehlo.quantization import storage_shape
 from fusile.stablehlo.syntax import Location, Operation, Region
 
+APPROXIMATE_TOP_K = "ApproxTopK"
+"""The custom call that is converted together with the computation that it calls."""
 TERMINATORS = ("return", "func.return", "stablehlo.return")
 _MAX_LOCATION_DEPTH = 32
 _WRONG_INPUT = (ValueError, TypeError, KeyError, IndexError, AttributeError, AssertionError, OverflowError)
@@ -26,9 +28,11 @@ class Program:
 
     def __init__(self, parser: Parser, functions: Sequence[Operation]) -> None:
         self.parser = parser
-        self.functions = {_name(f): f for f in functions if f.name == "func.func"}
+        self.functions: dict[str, Operation] = {}
         self.computations: dict[str, Computation] = {}
         self._sources: dict[Location, Source | None] = {}
+        for function in functions:
+            self._enter(function)
         self._free: dict[int, tuple[Region, list[str]]] = {}
         self.random_streams = 0
         """How many random streams the program's ops have taken."""
@@ -70,6 +74,14 @@ class Program:
 
     # Functions
 
+    def _enter(self, function: Operation) -> None:
+        if function.name == "func.func":
+            name = _name(function)
+            if name in self.functions:
+                line = self.line(self.functions[name])
+                raise self.error(f"function @{name} is defined twice, first at line {line}", function)
+            self.functions[name] = function
+
     def convert(self) -> Module:
         """The module whose entry is the function `main`, or the only one."""
         if not self.functions:
@@ -108,6 +120,9 @@ class Program:
             for attribute in ("callee", "decomposition"):
                 if attribute in operation.attributes:
                     found.append((symbol_name(operation.attributes[attribute]), operation))
+            called = operation.attributes.get("called_computations")
+            if operation.attributes.get("call_target_name") == APPROXIMATE_TOP_K and isinstance(called, list):
+                found += [(symbol_name(name), operation) for name in called]
         return found
 
     def _function(self, function: Operation) -> Computation:

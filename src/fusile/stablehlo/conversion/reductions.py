@@ -2,19 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from fusile.base.element_type import S32
 from fusile.base.shape import Shape
 from fusile.hlo.builder import Builder
-from fusile.hlo.ir import Instruction
+from fusile.hlo.ir import Computation, Instruction
 from fusile.hlo.opset.elementwise import Compare
 from fusile.hlo.opset.window import Window
 from fusile.stablehlo.conversion.context import Context, converts
 
 
+def promoted(context: Context, operands: Sequence[Instruction], computation: Computation) -> list[Instruction]:
+    """The operands in the element types that the computation combines, which may be wider than theirs
+    (`is_promotable` in the specification)."""
+    count = len(computation.parameters) // 2
+    results = []
+    for number, x in enumerate(operands):
+        new = computation.parameters[number % count].array_shape.element_type if count else None
+        old = x.array_shape.element_type
+        wider = new is not None and new is not old and new.kind is old.kind and new.bits >= old.bits
+        results.append(context.add("convert", [x], element_type=new) if wider else x)
+    return results
+
+
 @converts("stablehlo.reduce")
 def _reduce(context: Context) -> list[Instruction]:
-    dimensions = context.integers("dimensions")
-    result = context.add("reduce", context.operands, dimensions=dimensions, computation=context.region(0))
+    dimensions, computation = context.integers("dimensions"), context.region(0)
+    operands = promoted(context, context.operands, computation)
+    result = context.add("reduce", operands, dimensions=dimensions, computation=computation)
     return context.parts(result, len(context.operands) // 2)
 
 
@@ -34,7 +50,9 @@ def _window(context: Context) -> Window:
 
 @converts("stablehlo.reduce_window")
 def _reduce_window(context: Context) -> list[Instruction]:
-    result = context.add("reduce-window", context.operands, window=_window(context), computation=context.region(0))
+    computation = context.region(0)
+    operands = promoted(context, context.operands, computation)
+    result = context.add("reduce-window", operands, window=_window(context), computation=computation)
     return context.parts(result, len(context.operands) // 2)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from fusile.hlo.ir import Instruction
 from fusile.stablehlo.conversion.context import Context, converts, integers_of
 from fusile.stablehlo.conversion.elementwise import stretch
+from fusile.stablehlo.conversion.reductions import promoted
 from fusile.stablehlo.syntax import Dense
 
 
@@ -134,8 +135,11 @@ def _scatter(context: Context) -> list[Instruction]:
     names = ("update_window_dims", "inserted_window_dims", "input_batching_dims", "scatter_indices_batching_dims",
              "scatter_dims_to_operand_dims")  # fmt: skip
     dimensions = {name: _field(fields, name) for name in names}
-    result = context.add("scatter", context.operands, **dimensions,
-                         index_vector_dim=int(fields.get("index_vector_dim", 0)), computation=context.region(0),
+    computation, count = context.region(0), len(context.operands) // 2
+    indices = context.operands[count]
+    arrays = promoted(context, [*context.operands[:count], *context.operands[count + 1 :]], computation)
+    result = context.add("scatter", [*arrays[:count], indices, *arrays[count:]], **dimensions,
+                         index_vector_dim=int(fields.get("index_vector_dim", 0)), computation=computation,
                          indices_are_sorted=context.boolean("indices_are_sorted"),
                          unique_indices=context.boolean("unique_indices"))  # fmt: skip
     return context.parts(result, len(context.operation.result_types))
