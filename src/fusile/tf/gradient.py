@@ -45,9 +45,12 @@ def record_gradient(forward: Specialization, arrays: Sequence[Any], values: Sequ
     for variable in forward.trace.graph.variables:
         if variable.trainable:
             tape.variable_accessed(variable)
-    held = forward.read_variables() if values is None else list(values)
     with record.stop_recording():
-        outputs = forward.call(inputs, values)
+        # The backward pass sees the very values that this call read: read apart, they might be another thread's.
+        if values is None:
+            outputs, held = forward.call_and_values(inputs)
+        else:
+            outputs, held = forward.call_with(inputs, values), values
 
     def backward(*upstream: Any) -> list[Any]:
         return _gradients(forward, inputs, held, upstream)
@@ -56,13 +59,13 @@ def record_gradient(forward: Specialization, arrays: Sequence[Any], values: Sequ
     return outputs
 
 
-def _gradients(forward: Specialization, inputs: list[Any], values: list[Any], upstream: Sequence[Any]) -> list[Any]:
+def _gradients(forward: Specialization, inputs: list[Any], values: Sequence[Any], upstream: Sequence[Any]) -> list[Any]:
     """Gradients for each input and captured tensor or handle of `forward`, None where there is none."""
     backward = backward_of(forward)
     given = [*inputs, *(tf.convert_to_tensor(g) for g in upstream)]
     by_handle = dict(zip(map(id, forward.lowering.variables), values, strict=True))
     held = [by_handle[id(h)] for h in backward.compiled.lowering.variables]
-    run = record_gradient if record.could_possibly_record() else type(forward).call
+    run = record_gradient if record.could_possibly_record() else type(forward).call_with
     found = iter(run(backward.compiled, given, held))
     return [next(found) if has else None for has in backward.has]
 
@@ -97,4 +100,4 @@ def _trace_backward(traced: Trace, has: list[bool]) -> Trace:
     specs = [tf.TensorSpec(t.shape, t.dtype) for t in [*graph.inputs[:count], *graph.outputs]]
     function = tf.function(backward, autograph=False)
     concrete = function.get_concrete_function(*specs)
-    return Trace(f"{traced.name}_gradient", concrete, list, (function, traced), traced.generators)
+    return Trace(f"{traced.name}_gradient", concrete, list, (function, traced), traced.generators, traced.frozen)

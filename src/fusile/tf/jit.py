@@ -100,19 +100,26 @@ class Specialization:
         variables = [lowering.variables[i]._handle_data.shape_and_type[0].dtype for i in lowering.assigned]
         self._types = [s.dtype.as_datatype_enum for s in traced.graph.outputs] + variables
 
-    def call(self, arrays: Sequence[Any], values: Sequence[Any] | None = None) -> list[Any]:
+    def call(self, arrays: Sequence[Any]) -> list[Any]:
         """The result's tensors for a call's tensors and NumPy arrays. Variables are assigned last, so that a call that
-        fails leaves them unchanged; with `values` in their stead, none is read or assigned."""
-        if values is None and self.lowering.assigned:
-            with ASSIGNING:
-                outputs = self._outputs(arrays, self.read_variables())
-                with EXCHANGING:
-                    self._write(outputs[self.lowering.results :])
-        elif self.lowering.variables:
-            outputs = self._outputs(arrays, self.read_variables() if values is None else values)
-        else:
-            outputs = self._outputs(arrays, ())
-        return outputs[: self.lowering.results]
+        fails leaves them unchanged."""
+        return self.call_and_values(arrays)[0]
+
+    def call_and_values(self, arrays: Sequence[Any]) -> tuple[list[Any], Sequence[Any]]:
+        """As `call`; and the variables' values that the call saw, whatever it or another assigned meanwhile."""
+        if not self.lowering.assigned:
+            values = self.read_variables() if self.lowering.variables else ()
+            return self._outputs(arrays, values), values
+        with ASSIGNING:
+            values = self.read_variables()
+            outputs = self._outputs(arrays, values)
+            with EXCHANGING:
+                self._write(outputs[self.lowering.results :])
+        return outputs[: self.lowering.results], values
+
+    def call_with(self, arrays: Sequence[Any], values: Sequence[Any]) -> list[Any]:
+        """The result's tensors with `values` in place of the variables', which are neither read nor assigned."""
+        return self._outputs(arrays, values)[: self.lowering.results]
 
     def _outputs(self, arrays: Sequence[Any], values: Sequence[Any]) -> list[Any]:
         inputs = [*map(as_numpy, arrays), *self._captured, *map(as_numpy, values)]

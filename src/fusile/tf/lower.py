@@ -79,9 +79,12 @@ def _inputs(context: Context, trace: Trace, freeze: bool) -> tuple[list[AnyValue
             tensors.append(captured)
     for key in handles:
         context.variables[key] = context.value(context.builder.parameter(STATE, "generator"))
+    if freeze:
+        unread = [handle for _, handle in resources.values() if id(handle) not in trace.frozen]
+        trace.frozen.update(zip(map(id, unread), VariableReader(unread)(), strict=True))
     for key, (resource, handle) in resources.items():
         if freeze:
-            context.variables[key] = context.known(as_numpy(read_variables([handle])[0]))
+            context.variables[key] = context.known(as_numpy(trace.frozen[id(handle)]))
         else:
             context.variables[key] = context.value(context.builder.parameter(resource.shape, "variable"))
             handles[key] = handle
@@ -128,9 +131,3 @@ def variable_shape(handle: Any) -> Shape:
             f"a variable of shape {shape}, whose sizes are not all known", hint="give the variable a static shape"
         )
     return Shape(element_type(dtypes.as_dtype(described.dtype).as_numpy_dtype), tuple(shape.as_list()))
-
-
-def read_variables(handles: list[Any]) -> list[Any]:
-    """The variables' values as eager tensors that share the variables' memory."""
-
-    return VariableReader(handles)()

@@ -22,7 +22,7 @@ class Trace:
 
     `concrete` takes the call's arrays, in order, and gives the tensors of its result; `restore` puts tensors into the
     result's structure; `kept` holds objects alive whose identity is in the signature; `generators` are the states of
-    its random ops.
+    its random ops; `frozen`, when it was lowered so, are the values that became constants. Its gradient shares both.
     """
 
     name: str
@@ -30,6 +30,8 @@ class Trace:
     restore: Callable[[Sequence[Any]], Any]
     kept: Any = field(repr=False, default=None)
     generators: Generators = field(repr=False, default_factory=Generators)
+    frozen: dict[int, Any] = field(repr=False, default_factory=dict)
+    """By the id of a variable's handle."""
 
     @property
     def graph(self) -> Any:
