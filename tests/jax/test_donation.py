@@ -1,8 +1,5 @@
 """Donated arguments are overwritten and gone, as under `jax.jit`; calls take microseconds and copy nothing."""
 
-import time
-import timeit
-
 import numpy as np
 import pytest
 
@@ -102,7 +99,7 @@ def test_results_of_every_kind(dtype):
     assert (jax.jit(lambda a: a)(got) == got).all()
 
 
-def test_a_small_call_takes_microseconds():
+def test_a_small_call_takes_few_steps(count_calls):
     compiled, x = fusile_jax.jit(lambda x, y: x + y), jnp.ones(8)
     compiled(x, x)
-    assert min(timeit.repeat(lambda: compiled(x, x), timer=time.thread_time, number=500, repeat=10)) / 500 < 40e-6
+    assert count_calls(lambda: compiled(x, x)) <= 36

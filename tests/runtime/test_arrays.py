@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-import timeit
 from typing import Any
 
 import numpy as np
@@ -81,7 +79,7 @@ def test_objects_of_this_interpreter_are_read_natively() -> None:
     assert isinstance(exe._addresses, ArrayAddresses) and exe._addresses._native
 
 
-def test_a_small_call_takes_microseconds() -> None:
+def test_a_small_call_takes_few_steps(count_calls: Any) -> None:
     exe = fusile.compile(ADD)
-    number = 2000
-    assert min(timeit.repeat(lambda: exe(X, X), timer=time.thread_time, number=number, repeat=10)) / number < 10e-6
+    exe(X, X)
+    assert count_calls(lambda: exe(X, X)) <= 12

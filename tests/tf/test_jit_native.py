@@ -1,8 +1,5 @@
 """The same through machine code: calls, variables, loops, gradients, a training step, and no needless copies."""
 
-import time
-import timeit
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -91,14 +88,8 @@ def test_large_arrays_are_not_copied():
     assert seen == [(x._numpy_internal().ctypes.data, result._numpy_internal().ctypes.data)]
 
 
-def test_a_small_call_takes_microseconds():
+def test_a_small_call_takes_few_steps(count_calls):
     compiled, x, a = fusile.tf.jit(lambda x, y: x + y), tf.ones([8]), np.ones(8, np.float32)
-    for given, most in ((x, 25e-6), (a, 25e-6)):
+    for given in (x, a):
         compiled(given, given)
-        assert (
-            min(
-                timeit.repeat(lambda given=given: compiled(given, given), timer=time.thread_time, number=500, repeat=10)
-            )
-            / 500
-            < most
-        )
+        assert count_calls(lambda given=given: compiled(given, given)) <= 42
